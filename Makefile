@@ -1,0 +1,52 @@
+# What one types here. `make` alone lists it.
+#
+#   PYTHON=python3.12    builds .venv with that Python
+#   PIP_ARGS="..."       more arguments for pip install
+#   LAB_ARGS, PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS   more arguments for the command in question
+export PYTHON PIP_ARGS
+
+# Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
+PY := .venv/bin/python
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+# JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: help lab demo test check notebooks bench setup clean
+.DEFAULT_GOAL := help
+
+help: ## list these
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "The first call of any sets up .venv. PYTHON=python3.12 builds it with that Python."
+
+lab: setup ## the course, in JupyterLab
+	$(PY) -m jupyter lab notebooks/00_start_here.ipynb $(AS_ROOT) $(LAB_ARGS)
+
+demo: setup ## three schedules for real, without a browser
+	$(PY) -m ppedu compare $(DEMO_ARGS)
+
+test: setup ## every test: those that measure time alone, then notebooks; minutes
+	$(PY) -m pytest -m "not timing" $(PYTEST_ARGS)
+	@if grep -rqs 'mark\.timing' tests; then set -x; $(PY) -m pytest -m timing $(PYTEST_ARGS); fi
+ifneq ($(NOTEBOOKS),)
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(PYTEST_ARGS)
+endif
+
+check: setup ## lint, types and the tests of the core; seconds
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	$(PY) -m pytest -q --core $(PYTEST_ARGS)
+
+notebooks: setup ## run the notebooks and write their outputs into them
+	$(PY) scripts/notebooks.py $(NOTEBOOKS)
+
+bench: setup ## measure the figures that the README quotes
+	$(PY) -m benchmarks $(BENCH_ARGS)
+
+setup: ## .venv with everything in it; at once when it is there
+	@sh scripts/setup.sh
+
+clean: ## remove .venv and all caches
+	rm -rf .venv .venv.old build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

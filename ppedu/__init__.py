@@ -1,0 +1,82 @@
+"""Pipeline parallelism, learnt by running it: one list of operations is validated, simulated, run, measured and drawn.
+
+>>> import ppedu
+>>> ppedu.simulate(ppedu.one_f_one_b(p=4, m=8)).makespan
+22.0
+
+The core is imported at once, for it is light. What needs matplotlib or torch is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ppedu.builders import SCHEDULES, forward_only, gpipe, naive, one_f_one_b
+from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule, ScheduleError, dependencies, dependents
+
+# `simulate` is a module and a function. Importing a module binds it in its package, but only the first time: once this
+# line has bound the function, no later import of the module takes its place. So this name cannot be a late one.
+from ppedu.simulate import simulate
+from ppedu.timeline import Span, Timeline
+from ppedu.validate import Violation, violations
+
+if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
+    from ppedu.plot import plot_compare, plot_memory, plot_timeline
+    from ppedu.runtime.errors import RunError
+    from ppedu.runtime.split import split
+    from ppedu.runtime.train import Run, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Action",
+    "Costs",
+    "Kind",
+    "Overlap",
+    "Run",
+    "RunError",
+    "SCHEDULES",
+    "Schedule",
+    "ScheduleError",
+    "Span",
+    "Timeline",
+    "Violation",
+    "__version__",
+    "dependencies",
+    "dependents",
+    "forward_only",
+    "gpipe",
+    "naive",
+    "one_f_one_b",
+    "plot_compare",
+    "plot_memory",
+    "plot_timeline",
+    "simulate",
+    "split",
+    "train",
+    "violations",
+]
+
+_LATE = {
+    "Run": "ppedu.runtime.train",
+    "RunError": "ppedu.runtime.errors",
+    "plot_compare": "ppedu.plot",
+    "plot_memory": "ppedu.plot",
+    "plot_timeline": "ppedu.plot",
+    "split": "ppedu.runtime.split",
+    "train": "ppedu.runtime.train",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what a late name stands for, once (PEP 562)."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'ppedu' has no attribute '{name}'")
+    value: object = getattr(import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

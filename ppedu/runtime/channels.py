@@ -1,0 +1,232 @@
+"""How a tensor gets from rank to rank: NCCL, gloo, or gloo through host memory.
+
+A channel joins an ordered pair of ranks and keeps its order; receives are posted at most two ahead, so that transfers
+hide behind compute and memory stays what the schedule promises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ppedu.runtime.lower import Program, Recv, Send
+from ppedu.schedule import Action, Kind
+
+AHEAD = 2  # receives posted before they are needed, per channel
+DATA, HEADER, STAMP, NUMBER = 0, 1, 2, 3  # gloo matches by tag; NCCL gets the data alone, and only in order
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
+)  # fmt: skip
+_MAX_DIMS = 8
+
+Shape = tuple[torch.Size, torch.dtype]
+
+
+@dataclass(slots=True)
+class Group:
+    """The ranks of a run, and what carries their tensors.
+
+    control: a gloo group for headers and small messages. data: the group of each ordered pair of ranks that talk.
+    device: where this rank computes. through_host: its tensors travel in host memory (gloo has no CUDA tensors).
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    control: dist.ProcessGroup
+    data: dict[tuple[int, int], dist.ProcessGroup]
+    through_host: bool
+    backend: str
+
+    def send_number(self, value: float, to: int) -> Any:
+        return self.control.send([torch.tensor([value], dtype=torch.float64)], to, NUMBER)
+
+    def receive_number(self, source: int) -> float:
+        number = torch.empty(1, dtype=torch.float64)
+        self.control.recv([number], source, NUMBER).wait()
+        return number.item()
+
+
+def connect(rank: int, size: int, device: torch.device, control: dist.ProcessGroup, pairs: set[tuple[int, int]]) -> Group:
+    """Set up the channels. One GPU per rank: NCCL, a group for each ordered pair, so that the two directions never
+    share a stream. Else gloo."""
+    if device.type != "cuda" or not _one_gpu_each(device, size, control):
+        data = dict.fromkeys(pairs, control)
+        return Group(rank, size, device, control, data, device.type == "cuda", "gloo")
+    data = {pair: dist.new_group(list(pair), backend="nccl") for pair in sorted(pairs)}  # the same order on every rank
+    mine = {pair: group for pair, group in data.items() if rank in pair}
+    for (source, to), via in mine.items():
+        # NCCL joins two ranks at their first message, and blocks both until then: do it here, in an order that all keep.
+        hello = torch.zeros(1, device=device)
+        first = via.send([hello], _index(to, source), DATA) if rank == source else via.recv([hello], _index(source, to), DATA)
+        first.wait()
+        torch.cuda.synchronize(device)
+    return Group(rank, size, device, control, mine, False, "nccl")
+
+
+def _index(rank: int, other: int) -> int:
+    """A rank's number in the group of an ordered pair, which torch numbers by rank."""
+    return int(rank > other)
+
+
+def _one_gpu_each(device: torch.device, size: int, control: dist.ProcessGroup) -> bool:
+    """No GPU serves two ranks: their hardware ids, which differ from machine to machine, are all different."""
+    mine = str(torch.cuda.get_device_properties(device).uuid)
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, mine, group=control)
+    return len(set(every)) == size and dist.is_nccl_available()
+
+
+@dataclass(slots=True)
+class Outbox:
+    """The sending end of one channel."""
+
+    group: Group
+    to: int
+    announced: set[tuple[int, int]] = field(default_factory=set)  # (stage, microbatch size) whose shape is known there
+    pending: deque[tuple[Any, Tensor]] = field(default_factory=deque)
+
+    def send(self, action: Action, tensor: Tensor, size: int, stamp: float | None) -> None:
+        """Start to send; the tensor is kept until it is gone. `stamp`: when it was computed, where the receiver asks."""
+        tensor = tensor.contiguous()
+        if action.kind is Kind.F and (action.stage, size) not in self.announced:
+            self.announced.add((action.stage, size))
+            self._start(self.group.control, _header(tensor), HEADER)
+        if self.group.through_host:
+            tensor = tensor.to("cpu")
+        self._start(self.group.data[self.group.rank, self.to], tensor, DATA)
+        if stamp is not None:
+            self._start(self.group.control, torch.tensor([stamp], dtype=torch.float64), STAMP)
+        while self.pending and self.pending[0][0].is_completed():
+            self.pending.popleft()
+
+    def _start(self, via: dist.ProcessGroup, tensor: Tensor, tag: int) -> None:
+        to = self.to if via is self.group.control else _index(self.to, self.group.rank)
+        self.pending.append((via.send([tensor], to, tag), tensor))
+
+    def flush(self) -> None:
+        while self.pending:
+            self.pending.popleft()[0].wait()
+
+
+@dataclass(slots=True)
+class Inbox:
+    """The receiving end of one channel: `sequence` is what arrives in a step, in order."""
+
+    group: Group
+    source: int
+    sequence: Sequence[Action]
+    shapes: dict[tuple[int, Kind, int], Shape]  # (stage, F or B, microbatch size) -> what arrives
+    stamped: bool
+    sizes: Sequence[int] = ()
+    taken: int = 0
+    posted: deque[tuple[Any, Tensor, Any, Tensor | None]] = field(default_factory=deque)
+
+    def start(self, sizes: Sequence[int]) -> None:
+        """A new step: `sizes[i]` samples in microbatch i."""
+        self.sizes, self.taken = sizes, 0
+        self.post()
+
+    def post(self) -> None:
+        """Post receives whose shape is known, up to AHEAD of what was taken."""
+        while (nxt := self.taken + len(self.posted)) < min(len(self.sequence), self.taken + AHEAD):
+            shape = self.shapes.get(self._key(self.sequence[nxt]))
+            if shape is None:
+                return
+            self._post_one(shape)
+
+    def take(self) -> tuple[Tensor, float | None]:
+        """Wait for the next tensor: (tensor on this rank's device, when it was computed)."""
+        if not self.posted:
+            key = self._key(self.sequence[self.taken])
+            if key not in self.shapes:
+                self.shapes[key] = self._receive_header()
+            self._post_one(self.shapes[key])
+        work, tensor, stamp_work, stamp = self.posted.popleft()
+        self.taken += 1
+        self.post()
+        work.wait()
+        if stamp_work is not None:
+            stamp_work.wait()
+        if self.group.through_host:
+            tensor = tensor.to(self.group.device)
+        return tensor, None if stamp is None else stamp.item()
+
+    def _key(self, action: Action) -> tuple[int, Kind, int]:
+        return action.stage, Kind.F if action.kind is Kind.F else Kind.B, self.sizes[action.microbatch]
+
+    def _post_one(self, shape: Shape) -> None:
+        via, here = self.group.data[self.source, self.group.rank], "cpu" if self.group.through_host else self.group.device
+        tensor = torch.empty(shape[0], dtype=shape[1], device=here)
+        source = self.source if via is self.group.control else _index(self.source, self.group.rank)
+        work = via.recv([tensor], source, DATA)
+        stamp = torch.empty(1, dtype=torch.float64) if self.stamped else None
+        stamp_work = self.group.control.recv([stamp], self.source, STAMP) if stamp is not None else None
+        self.posted.append((work, tensor, stamp_work, stamp))
+
+    def _receive_header(self) -> Shape:
+        header = torch.empty(2 + _MAX_DIMS, dtype=torch.int64)
+        self.group.control.recv([header], self.source, HEADER).wait()
+        dtype, dims, *shape = header.tolist()
+        return torch.Size(shape[:dims]), _DTYPES[dtype]
+
+
+def _header(tensor: Tensor) -> Tensor:
+    if tensor.dtype not in _DTYPES or tensor.dim() > _MAX_DIMS:
+        raise TypeError(
+            f"a stage passes on a tensor of at most {_MAX_DIMS} dimensions and a plain dtype, "
+            f"but this one has {tensor.dim()} dimensions and dtype {tensor.dtype}"
+        )
+    shape = [*tensor.shape, *(0,) * (_MAX_DIMS - tensor.dim())]
+    return torch.tensor([_DTYPES.index(tensor.dtype), tensor.dim(), *shape], dtype=torch.int64)
+
+
+class Channels:
+    """All channels of one rank, as its program needs them."""
+
+    def __init__(self, group: Group, program: Program, stamped: bool) -> None:
+        self.group, self.stamped = group, stamped
+        self.shapes: dict[tuple[int, Kind, int], Shape] = {}
+        self.outboxes = {i.to: Outbox(group, i.to) for i in program if isinstance(i, Send)}
+        arrivals: dict[int, list[Action]] = {}
+        for i in program:
+            if isinstance(i, Recv):
+                arrivals.setdefault(i.source, []).append(i.action)
+        self.inboxes = {
+            source: Inbox(group, source, sequence, self.shapes, stamped) for source, sequence in arrivals.items()
+        }
+        self.sizes: Sequence[int] = ()
+
+    def start_step(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        for inbox in self.inboxes.values():
+            inbox.start(sizes)
+
+    def send(self, action: Action, tensor: Tensor, to: int, stamp: float | None) -> None:
+        size = self.sizes[action.microbatch]
+        if action.kind is Kind.F and (key := (action.stage + 1, Kind.B, size)) not in self.shapes:
+            self.shapes[key] = (tensor.shape, tensor.dtype)  # the gradient that comes back looks like what went
+            for inbox in self.inboxes.values():
+                inbox.post()
+        self.outboxes[to].send(action, tensor, size, stamp if self.stamped else None)
+
+    def take(self, source: int) -> tuple[Tensor, float | None]:
+        return self.inboxes[source].take()
+
+    def end_step(self) -> None:
+        """Wait until everything sent has left: an unwaited send would hang or lose data."""
+        for outbox in self.outboxes.values():
+            outbox.flush()
+
+
+def pairs_of(programs: Iterable[Program]) -> set[tuple[int, int]]:
+    """The ordered pairs of ranks that talk."""
+    return {(rank, i.to) for rank, program in enumerate(programs) for i in program if isinstance(i, Send)}
+

@@ -1,0 +1,158 @@
+"""One stage's forward and backward of one microbatch, and what is in flight meanwhile, in counts and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LossFn = Callable[[Any, Any], Tensor]
+
+
+class _Enter(torch.autograd.Function):
+    """Where a received tensor enters the stage's graph. It catches the tensor's gradient; and since the tensor is no leaf
+    behind it, a first layer that works in place (ReLU(inplace=True)) is as welcome as in the unsplit model."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, received: Tensor, caught: list[Tensor]) -> Tensor:
+        ctx.caught = caught
+        ctx.mark_dirty(received)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+        ctx.caught.append(gradient)
+        return None, None, None
+
+
+@dataclass(slots=True)
+class InFlight:
+    """What a microbatch leaves behind between its forward and its backward."""
+
+    output: Tensor  # the root of the graph: the activation that was sent on, or the weighted loss
+    like: dict[str, Any] | None  # size, dtype and device of the gradient that goes back; None on the first stage
+    gate: Tensor  # the leaf in front of the graph
+    caught: list[Tensor]  # the input's gradient, once it is known
+    gradient: Tensor | None = None  # the output's gradient, kept from I to W
+
+    def input_gradient(self) -> Tensor | None:
+        """None on the first stage; zeros where nothing depends on the input, since the rank before waits in any case."""
+        if self.like is None:
+            return None
+        return self.caught.pop() if self.caught else torch.zeros(**self.like)
+
+
+class Stage:
+    """A stage that computes microbatches: `forward`, then `backward`, or `backward_input` and `backward_weight`.
+
+    The last stage ends in the loss, weighted by the microbatch's share of the batch, so that the gradients of all
+    microbatches add up to those of the whole batch.
+    """
+
+    def __init__(self, module: nn.Module, meter: Meter, *, first: bool, loss_fn: LossFn | None) -> None:
+        self.module, self.meter, self.first, self.loss_fn = module, meter, first, loss_fn
+        self.in_flight: dict[int, InFlight] = {}
+        self.weights = [w for w in module.parameters() if w.requires_grad]
+        meter.ignore((*module.parameters(), *module.buffers()))
+
+    def forward(
+        self, microbatch: int, inputs: Tensor, target: Any = None, share: float = 1.0, train: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """(what the next stage gets, the microbatch's mean loss on the last stage). Keeps the graph if `train`."""
+        gate, caught = torch.empty(0, requires_grad=True), list[Tensor]()
+        like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
+        loss = None
+        with self.meter.watch(self, microbatch) if train else torch.no_grad():
+            if train and not self.first and inputs.is_floating_point():
+                inputs = _Enter.apply(gate, inputs, caught)
+            output = self.module(inputs)
+            if self.loss_fn is not None:
+                loss = _one_number(self.loss_fn(output, target))
+                output = loss * share
+        if not isinstance(output, Tensor):
+            raise TypeError(f"a stage passes on one tensor, but this one returned {type(output).__name__}")
+        if train:
+            self.in_flight[microbatch] = InFlight(output, like, gate, caught)
+        return output.detach(), None if loss is None else loss.detach()
+
+    def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+        """B: add to the weights' gradients; return the gradient for the input (None on the first stage)."""
+        kept = self.in_flight.pop(microbatch)
+        if kept.output.requires_grad:
+            kept.output.backward(gradient)
+        self.meter.free(self, microbatch)
+        return kept.input_gradient()
+
+    def backward_input(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+        """I: the gradient for the input only. The graph stays until W."""
+        kept = self.in_flight[microbatch]
+        kept.gradient = gradient
+        if kept.like is not None and kept.output.requires_grad:
+            torch.autograd.grad(kept.output, kept.gate, gradient, retain_graph=True, allow_unused=True)
+        return kept.input_gradient()
+
+    def backward_weight(self, microbatch: int) -> None:
+        """W: the gradients for the weights only, from what I kept."""
+        kept = self.in_flight.pop(microbatch)
+        if self.weights and kept.output.requires_grad:
+            kept.output.backward(kept.gradient, inputs=self.weights)
+        self.meter.free(self, microbatch)
+
+
+def _one_number(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"loss_fn returns the mean over the samples, a tensor of one number, but it returned {what}")
+    return loss
+
+
+class Meter:
+    """Bytes of activations that autograd saves for the backward passes in flight on one rank.
+
+    Saved-tensor hooks see each tensor; weights, buffers and the batch itself are left out, each storage counts once. The hooks cost time,
+    so they are on while `active`.
+    """
+
+    def __init__(self) -> None:
+        self.active = True
+        self.now = self.peak = 0
+        self._ignored: set[int] = set()
+        self._holders: dict[int, int] = {}  # storage -> microbatches that hold it
+        self._saved: dict[tuple[Stage, int], dict[int, int]] = {}  # (stage, microbatch) -> storage -> bytes
+
+    def ignore(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out what is there in any case: weights, buffers, the batch itself."""
+        self._ignored |= {t.untyped_storage().data_ptr() for t in tensors}
+
+    def watch(self, stage: Stage, microbatch: int) -> Any:
+        """A context in which saved tensors count for one microbatch."""
+        return self._hooks(stage, microbatch) if self.active else nullcontext()
+
+    @contextmanager
+    def _hooks(self, stage: Stage, microbatch: int) -> Iterator[None]:
+        saved = self._saved.setdefault((stage, microbatch), {})
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            key = storage.data_ptr()
+            if key not in self._ignored and key not in saved:
+                saved[key] = storage.nbytes()
+                self._holders[key] = self._holders.get(key, 0) + 1
+                if self._holders[key] == 1:
+                    self.now += saved[key]
+                    self.peak = max(self.peak, self.now)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield
+
+    def free(self, stage: Stage, microbatch: int) -> None:
+        for key, size in self._saved.pop((stage, microbatch), {}).items():
+            self._holders[key] -= 1
+            if not self._holders[key]:
+                del self._holders[key]
+                self.now -= size

@@ -1,0 +1,269 @@
+"""train(): check, cut, lower, start the ranks (or join the world that torchrun made), and put the results together."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from ppedu.runtime import execute, world
+from ppedu.runtime.channels import pairs_of
+from ppedu.runtime.errors import RunError
+from ppedu.runtime.execute import Data, MakeOptimizer, RankResult, StepReport, Work, batch_of, check_batch
+from ppedu.runtime.fit import check_fit
+from ppedu.runtime.launch import Place, run_ranks
+from ppedu.runtime.lower import Recv, Send, lower
+from ppedu.runtime.run import Run, _where, available_cores, find_overruns, step_timeline
+from ppedu.runtime.split import ModelLike, stage_parameter_names, stages_of
+from ppedu.runtime.stage import LossFn
+from ppedu.schedule import Costs, Schedule
+
+__all__ = ["Run", "RunError", "train"]
+
+
+def train(
+    model: ModelLike,
+    schedule: Schedule,
+    data: Data,
+    loss_fn: LossFn,
+    optimizer: MakeOptimizer | None = None,
+    steps: int = 1,
+    device: str = "auto",
+    pace: Costs | None = None,
+    *,
+    gradients: bool = False,
+    seed: int = 0,
+    timeout: float = 60.0,
+    progress: bool = True,
+) -> Run:
+    """Train `model` for real under `schedule`, one process per rank, and measure when each operation ran.
+
+    model: a sequence of layers (nn.Sequential, a list of modules), or what `ppedu.split` returned. Its weights (and
+        buffers) hold the trained values afterwards.
+    data: a list of batches (inputs, targets), gone round where `steps` ask for more, or a function of the step that
+        returns one. Both tensors have the samples in their first dimension. The function is called on the first and
+        on the last rank, so it returns the same batch for the same step; and once here, to check the batch.
+    loss_fn: (outputs, targets) -> the mean over the samples. Each microbatch counts with its share of the batch, so the
+        gradients equal those of the whole batch.
+    optimizer: parameters -> optimizer, like `lambda w: torch.optim.SGD(w, lr=0.1)`; each rank makes one for its stage,
+        and its state lives for this call. None leaves the weights as they are.
+    device: "cpu", "cuda", or "auto": one GPU per rank over NCCL where there are enough, else ranks share the GPUs and
+        send through host memory over gloo, else CPU processes over gloo.
+    pace: nominal seconds per operation. The mathematics run, and the operation then sleeps until its time is up, as if
+        its device were that fast: how a machine with fewer cores than ranks shows what p devices do.
+    gradients: keep those of the last step in the Run. seed: of torch's random numbers in rank r, plus r.
+    timeout: seconds after which a rank that does not get on in one operation counts as hung.
+    progress: a bar over the steps.
+
+    Under torchrun every rank calls this, joins the world that is there, and returns its Run with the whole timeline.
+    A loss that is not finite ends the run: what it measured so far is returned, `Run.stopped` says where, and the
+    weights are those before that step. Raises ValueError, TypeError or ScheduleError for what cannot run, before
+    anything starts, and RunError for the rank that failed, died or hung.
+
+    >>> import ppedu, torch
+    >>> layers = [torch.nn.Linear(4, 4) for _ in range(2)]
+    >>> batch = torch.ones(8, 4), torch.zeros(8, 4)
+    >>> sgd = lambda weights: torch.optim.SGD(weights, lr=0.1)
+    >>> run = ppedu.train(layers, ppedu.one_f_one_b(p=2, m=4), [batch], torch.nn.functional.mse_loss, sgd,
+    ...                   steps=2, progress=False)
+    >>> run.losses[1] < run.losses[0], run.timeline.peak_in_flight
+    (True, (2, 1))
+    """
+    _check_arguments(schedule, data, loss_fn, optimizer, steps, device, pace, timeout)
+    programs = lower(schedule)
+    stages = stages_of(model, schedule.num_stages)
+    names = stage_parameter_names(model, stages)
+    _check_data(data, schedule, stages)
+    joined = world.found(schedule.num_ranks)
+    threads = 1 if pace else max(1, available_cores() // (world.ranks_here() if joined else schedule.num_ranks))
+    works = []
+    ends = {schedule.rank_of_stage[0], schedule.rank_of_stage[-1]}
+    for rank, program in enumerate(programs):
+        mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
+        works.append(
+            Work(
+                rank, schedule, program, {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn, optimizer,
+                data if rank in ends else None, steps, pace, gradients, threads, seed,
+            )
+        )  # fmt: skip
+    pairs = pairs_of(programs)
+    with _Collector(schedule, pace, steps, progress) as collector:
+        if joined:
+            results = world.train_joined(works[world.rank()], pairs, device, collector.hear)
+        else:
+            results = _train_launched(works, pairs, device, collector.hear, timeout)
+    _put_back(stages, names, results)
+    return collector.run(results, gradients)
+
+
+def _check_arguments(
+    schedule: Any, data: Any, loss_fn: Any, optimizer: Any, steps: Any, device: Any, pace: Any, timeout: Any
+) -> None:
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"a schedule is what ppedu.gpipe(p=4, m=8) and the like return: schedule={schedule!r:.80}")
+    if schedule.chains > 1:
+        raise ValueError(f"{schedule.label} runs {schedule.chains} chains of stages at once, which train does not yet run")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"steps is a whole number of at least 1: steps={steps!r}")
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is a function (outputs, targets) -> loss: loss_fn={loss_fn!r:.80}")
+    if optimizer is not None and not callable(optimizer):
+        raise TypeError(
+            "optimizer is a function from parameters to an optimizer, because each rank makes its own: "
+            f"lambda w: torch.optim.SGD(w, lr=0.1). Got {type(optimizer).__name__}"
+        )
+    if not callable(data) and not (isinstance(data, Sequence) and len(data)):
+        raise TypeError("data is a list of (inputs, targets) batches, at least one, or a function of the step")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is 'auto', 'cpu' or 'cuda': device={device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda', but torch sees no GPU here. Take device='auto' or 'cpu'")
+    if pace is not None:
+        if not isinstance(pace, Costs):
+            raise TypeError(f"pace is ppedu.Costs(forward=..., backward=...) in seconds: pace={pace!r:.80}")
+        pace.check(schedule)
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"timeout is a number of seconds above 0: timeout={timeout!r}")
+
+
+def _check_data(data: Data, schedule: Schedule, stages: Sequence[nn.Module]) -> None:
+    m = schedule.num_microbatches
+    for step in range(1 if callable(data) else len(data)):
+        inputs, targets = batch_of(data, step)
+        check_batch(inputs, targets, m)
+        if step == 0:
+            check_fit(stages, inputs[: -(-len(inputs) // m)], schedule)
+
+
+def _train_launched(
+    works: Sequence[Work], pairs: set[tuple[int, int]], device: str, hear: Callable[[int, str, Any], None], timeout: float
+) -> list[RankResult]:
+    schedule, programs = works[0].schedule, [work.program for work in works]
+
+    def where(cells: Sequence[float], rank: int) -> Place:
+        return place_of(schedule, programs[rank], *execute.Board.read(cells, rank))
+
+    with world.Rendezvous(len(works)) as rendezvous:
+        arguments = [world.Start(work, pairs, device, rendezvous.path, len(works)) for work in works]
+        _check_sendable(works)
+        results: list[RankResult] = run_ranks(
+            world.train_started, arguments, execute.Board.blank(len(works)), where=where, on_message=hear, timeout=timeout
+        )
+    return results
+
+
+def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, since: float) -> Place:
+    """What a rank is doing, in words, from the numbers that it publishes."""
+    if at < 0:
+        waiting = at in (execute.AWAITING_BATCH, execute.FLUSHING)
+        return Place(f"is {execute.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
+    instruction = program[at]
+    if isinstance(instruction, Recv):
+        text = f"waits for rank {instruction.source}'s {schedule.short(instruction.action)}"
+        return Place(text, None, step, True, since)
+    if isinstance(instruction, Send):
+        text = f"sends {schedule.short(instruction.action)} to rank {instruction.to}"
+        return Place(text, None, step, True, since)
+    return Place(f"computes {schedule.short(instruction)}", schedule.short(instruction), step, False, since)
+
+
+def _check_sendable(works: Sequence[Work]) -> None:
+    """All that ranks need goes to them by value: say what cannot, before any of them starts."""
+    import cloudpickle
+
+    work = works[0]
+    parts: dict[str, Any] = {"loss_fn": work.loss_fn, "optimizer": work.optimizer}
+    if callable(work.data):
+        parts["data"] = work.data
+    parts |= {f"stage {s}": module for work in works for s, module in work.modules.items()}
+    for name, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            raise TypeError(
+                f"{name} cannot be sent to another process ({type(error).__name__}: {error}). Keep open files, locks, "
+                "generators and the like out of it, or make them inside the function"
+            ) from error
+
+
+class _Collector:
+    """Hears the ranks: keeps reports, prints what they printed in rank order, moves the progress bar."""
+
+    def __init__(self, schedule: Schedule, pace: Costs | None, steps: int, progress: bool) -> None:
+        self.schedule, self.pace = schedule, pace
+        self.reports: dict[int, dict[int, StepReport]] = {}
+        self.printed: list[list[tuple[str, str]]] = [[] for _ in range(schedule.num_ranks)]
+        self.bar = tqdm(total=steps, desc=schedule.label, unit="step", leave=False, disable=not progress)
+
+    def __enter__(self) -> _Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._print(len(lines) for lines in self.printed)
+        self.bar.close()
+
+    def hear(self, rank: int, kind: str, content: Any) -> None:
+        if kind == "print":
+            self.printed[rank].append(content)
+            return
+        step = self.reports.setdefault(content.step, {})
+        step[rank] = content
+        self.printed[rank].append(("step", ""))
+        if len(step) == self.schedule.num_ranks:
+            self._print(lines.index(("step", "")) + 1 for lines in self.printed)
+            loss = next((r.loss for r in step.values() if r.loss is not None), math.nan)
+            self.bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
+            self.bar.update()
+
+    def _print(self, counts: Any) -> None:
+        for rank, count in enumerate(counts):
+            for stream, line in self.printed[rank][:count]:
+                if stream != "step":
+                    self.bar.write(f"[rank {rank}] {line}", file=sys.stderr if stream == "stderr" else sys.stdout)
+            del self.printed[rank][:count]
+
+    def run(self, results: Sequence[RankResult], gradients: bool) -> Run:
+        first, schedule = results[0], self.schedule
+        pace = None if self.pace is None else replace(self.pace, unit="s")
+        devices = sorted({r.device for r in results})
+        where = _where(schedule.num_ranks, ", ".join(devices), first.backend, available_cores(), pace)
+        losses, timelines, overruns, stopped = [], [], [], None
+        for number in sorted(self.reports):
+            step = self.reports[number]
+            moments = [step[rank].moments for rank in range(schedule.num_ranks)]
+            over = find_overruns(schedule, number, moments, pace)
+            overruns += over
+            timelines.append(step_timeline(schedule, moments, where, over))
+            losses += [r.loss for r in step.values() if r.loss is not None]
+            for report in step.values():
+                if report.not_finite is not None:
+                    i, value = report.not_finite
+                    stopped = f"the loss of microbatch {i} in step {number} is {value}"
+        if stopped:
+            warnings.warn(f"the run ended early: {stopped}. The weights are those before that step", stacklevel=3)
+        merged = {name: g for r in results for name, g in r.gradients.items()} if gradients else None
+        peaks = tuple(r.peak_device_bytes for r in results if r.peak_device_bytes is not None)
+        return Run(
+            schedule, tuple(losses), tuple(timelines), tuple(r.peak_activation_bytes for r in results), peaks or None,
+            ", ".join(devices), first.backend, available_cores(), pace, tuple(overruns), stopped, merged,
+        )  # fmt: skip
+
+
+def _put_back(
+    stages: Sequence[nn.Module], names: Sequence[dict[str, str]], results: Sequence[RankResult]
+) -> None:
+    """Copy the trained weights and buffers into the caller's model."""
+    trained = {name: tensor for result in results for name, tensor in result.tensors.items()}
+    with torch.no_grad():
+        for stage, local_names in zip(stages, names, strict=True):
+            state = {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
+            for local, name in local_names.items():
+                state[local].copy_(trained[name])
+

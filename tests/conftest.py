@@ -1,0 +1,80 @@
+"""What the tests share: the folder of the project, fresh interpreters, and the quick run of `make check`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # before anything imports matplotlib: tests open no window
+
+# Two cores run tests, ranks and whatever else is on: how long one example takes says nothing about the code.
+settings.register_profile("ppedu", deadline=None)
+settings.load_profile("ppedu")
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py")
+NEEDS_TORCH = re.compile(
+    r"^\s*(import torch|from torch|from ppedu\.(runtime|models|data)|import ppedu\.(runtime|models|data))"
+    r"|^\s*from ppedu import .*\b(models|data|runtime|train|split)\b"
+    r"|ppedu\.(train|split)\(|importorskip\(.torch",
+    re.MULTILINE,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--core", action="store_true", help="only what is tested in seconds: without torch and processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With --core, leave out what imports torch: such files are not even collected, so torch is not loaded."""
+    if not config.getoption("--core"):
+        return
+    needing = [path for path in (ROOT / "tests").glob("test_*.py") if NEEDS_TORCH.search(path.read_text("utf-8"))]
+    ignored = [str(ROOT / name) for name in TORCH_SIDE] + [str(path) for path in needing]
+    config.option.ignore = [*(config.option.ignore or ()), *ignored]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--core"):
+        return
+    slow = [item for item in items if {"slow", "timing"} & {mark.name for mark in item.iter_markers()}]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The folder of the project."""
+    return ROOT
+
+
+FreshPython = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def fresh_python() -> FreshPython:
+    """Run code in a new interpreter, in which nothing is imported yet, and return what it printed."""
+
+    def run(code: str, *, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+        if done.returncode:
+            pytest.fail(f"a fresh interpreter failed with {done.returncode} at:\n{code}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    return run

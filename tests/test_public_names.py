@@ -1,0 +1,109 @@
+"""The public names are these, each of them works, and none comes or goes unnoticed."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from pathlib import Path
+
+import pytest
+
+import ppedu
+
+PUBLIC = [
+    "Action",
+    "Costs",
+    "Kind",
+    "Overlap",
+    "Run",
+    "RunError",
+    "SCHEDULES",
+    "Schedule",
+    "ScheduleError",
+    "Span",
+    "Timeline",
+    "Violation",
+    "__version__",
+    "dependencies",
+    "dependents",
+    "forward_only",
+    "gpipe",
+    "naive",
+    "one_f_one_b",
+    "plot_compare",
+    "plot_memory",
+    "plot_timeline",
+    "simulate",
+    "split",
+    "train",
+    "violations",
+]
+
+
+def test_the_names_are_these():
+    assert ppedu.__all__ == PUBLIC
+    assert sorted(PUBLIC) == PUBLIC
+
+
+def test_dir_lists_them(fresh_python):
+    """Completion in a notebook sees every name, before any was used."""
+    listed = fresh_python("import ppedu; print(*dir(ppedu))").split()
+    assert set(PUBLIC) <= set(listed)
+    assert listed == sorted(listed)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_each_is_there_and_explained(name):
+    value = getattr(ppedu, name)
+    if callable(value):
+        assert value.__doc__, f"{name} has no docstring"
+        assert value.__module__.startswith("ppedu.")
+        assert pickle.loads(pickle.dumps(value)) is value  # so it can be sent to a rank
+
+
+def test_star_import(fresh_python):
+    names = fresh_python("from ppedu import *; print(*sorted(set(globals())))").split()
+    assert set(PUBLIC) <= set(names)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'ppedu' has no attribute 'two_f_two_b'"):
+        ppedu.two_f_two_b  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import ppedu",
+        "import ppedu.simulate",
+        "import ppedu.simulate as anything",
+        "from ppedu.simulate import simulate",
+        "from ppedu import simulate",
+        "import ppedu.timeline, ppedu.simulate, ppedu.builders",
+        "import importlib; importlib.import_module('ppedu.simulate')",
+        "import importlib, ppedu; importlib.reload(importlib.import_module('ppedu.simulate'))",
+        "import importlib, ppedu; importlib.reload(ppedu)",
+        "import pickle, ppedu; pickle.loads(pickle.dumps(ppedu.simulate))",
+        "import ppedu.plot",
+        "import ppedu.validate; import ppedu.simulate",
+    ],
+)
+def test_simulate_is_the_function(fresh_python, before):
+    """`simulate` is also the name of a module, and importing a module binds its name in its package."""
+    code = f"{before}\nimport ppedu\nprint(ppedu.simulate(ppedu.gpipe(p=4, m=8)).makespan)"
+    assert fresh_python(code) == "22.0\n"
+
+
+def type_checking_imports(path: Path) -> dict[str, str]:
+    """name -> module of the imports below `if TYPE_CHECKING:`."""
+    found: dict[str, str] = {}
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in node.body:
+                if isinstance(inner, ast.ImportFrom):
+                    found.update((alias.asname or alias.name, inner.module or "") for alias in inner.names)
+    return found
+
+
+def test_type_checkers_see_the_names_that_come_late(root):
+    assert type_checking_imports(root / "ppedu/__init__.py") == ppedu._LATE
