@@ -65,7 +65,8 @@ def forward_only(p: int, m: int) -> Schedule:
 
 
 def _one_stage_per_rank(name: str, p: int, m: int, order: Callable[[int], Iterable[tuple[Kind, int]]]) -> Schedule:
-    for letter, value, what in (("p", p, "ranks"), ("m", m, "microbatches")):
+    counts: tuple[tuple[str, object, str], ...] = (("p", p, "ranks"), ("m", m, "microbatches"))
+    for letter, value, what in counts:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
     orders = tuple(tuple(Action(rank, kind, i) for kind, i in order(rank)) for rank in range(p))

@@ -73,8 +73,9 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+        gathered: Tensor = x + self.attention(self.attention_norm(x))
+        thought: Tensor = gathered + self.mlp(self.mlp_norm(gathered))
+        return thought
 
 
 class ByteGPT(nn.Sequential):

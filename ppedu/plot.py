@@ -35,7 +35,7 @@ PALETTE: dict[str, str] = {
     "B": "#eaa43a",
     "I": "#d2702a",
     "W": "#f0d28a",
-    "idle": "#e4e7ed",
+    "idle": "#dfe3ea",
     "in flight": "#8577b3",
     "ink": "#1d2430",
     "quiet": "#59636f",
@@ -53,8 +53,9 @@ WORD: dict[str, str] = {"F": "forward", "B": "backward", "I": "input gradient", 
 """What the letters stand for."""
 
 _WIDTH = 864.0  # of a figure of our own: 12 inches, 90 % of a slide's width
+_EDGE = 1.5
 _DPI = 144
-_SMALLEST, _LABEL, _TITLE = 7.0, 12.0, 15.0  # font sizes
+_SMALLEST, _LABEL, _TITLE = 7.0, 13.0, 15.0  # font sizes
 _STYLE = {
     "font.family": ["DejaVu Sans"],  # it comes with matplotlib: a picture has the same widths everywhere
     "text.usetex": False,
@@ -81,7 +82,7 @@ def plot_timeline(
     measured: a second timeline of the same schedule, drawn under the first one, both from their first start.
     in_flight: a strip under each lane with the activations in flight over time; the peak stands at its right.
     phases: mark warm-up, steady and cool-down, by time, of the (first) timeline.
-    critical_path: outline the chain of operations that the makespan is made of.
+    critical_path: outline the chain of operations that the makespan is made of (the second one's, where there are two).
     ax: where to draw; by default on a figure of its own, as high as the ranks need.
 
     Numbers are left out where boxes are too narrow for them. Raises ValueError for two timelines with different
@@ -102,7 +103,7 @@ def plot_timeline(
         )
     tracks = _tracks(timelines)
     layout = _layout([tracks], False, in_flight, phases)
-    return _draw(layout, tracks, _figures(tracks), critical_path, ax)
+    return _draw(layout, tracks, _figures(tracks), tracks[-1:] if critical_path else (), ax)
 
 
 def plot_compare(
@@ -127,7 +128,7 @@ def plot_compare(
     """
     tracks = _tracks(_several(timelines))
     layout = _layout([(track,) for track in tracks], True, in_flight, phases)
-    return _draw(layout, tracks, (), critical_path, ax)
+    return _draw(layout, tracks, (), tracks if critical_path else (), ax)
 
 
 def plot_memory(
@@ -200,8 +201,12 @@ class _Lane:
         return self.top + self.height / 2
 
     @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    @property
     def strip_bottom(self) -> float:
-        return self.top + self.height + 0.12 * self.height + self.strip
+        return self.bottom + 0.12 * self.height + self.strip
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ class _Layout:
     lanes: tuple[_Lane, ...]
     ranks: tuple[tuple[float, str], ...]
     headings: tuple[tuple[float, str], ...]
-    phases: tuple[tuple[float, float, _Track], ...]
+    phases: tuple[tuple[float, _Track], ...]
     height: float
 
 
@@ -231,36 +236,43 @@ def _tracks(timelines: Sequence[Timeline]) -> tuple[_Track, ...]:
             )
         return tuple(_Track(t, 1.0, t.unit) for t in timelines)
     longest = max(t.makespan * _SECONDS[t.unit] for t in timelines)
-    unit = "s" if longest >= 1 else "ms" if longest >= 1e-3 else "us"
+    unit = "s" if longest >= 1 else "us" if 0 < longest < 1e-3 else "ms"
     return tuple(_Track(t, _SECONDS[t.unit] / _SECONDS[unit], unit) for t in timelines)
 
 
 def _layout(groups: Sequence[Sequence[_Track]], headings: bool, in_flight: bool, phases: bool) -> _Layout:
     """Put lanes under one another, the tracks of a group rank by rank. Few ranks get high lanes."""
+    names = _labels([group[0] for group in groups])
     rows = sum(track.timeline.schedule.num_ranks for group in groups for track in group)
-    height = min(30.0, max(12.0, 460 / rows / (1.8 if in_flight else 1.15)))
+    height = min(34.0, max(12.0, 480 / rows / (1.8 if in_flight else 1.15)))
     lanes: list[_Lane] = []
     labels, heads, marks = [], [], []
     y = 0.0
-    for group in groups:
+    for group, name in zip(groups, names, strict=True):
         if headings:
             y += 24 if heads else 10
-            heads.append((y, "   ".join(_figures(group))))
+            heads.append((y, "   ".join((name, *_figures(group)[1:]))))
             y += 14
-        if phases:
+        if phases and group[0].timeline.complete:  # a run that was stopped has no cool-down
             y += 20
-        top = y
+            marks.append((y, group[0]))
         for rank in range(group[0].timeline.schedule.num_ranks):
             first = y
-            for track in group:
-                lane = _Lane(track, rank, track.word if len(group) > 1 else "", y, height, in_flight * height / 2)
+            for track, row in zip(group, _names(group), strict=True):
+                lane = _Lane(track, rank, row, y, height, in_flight * height / 2)
                 lanes.append(lane)
-                y = (lane.strip_bottom if in_flight else y + height) + 0.12 * height
-            labels.append(((first + lanes[-1].top + height) / 2, f"rank {rank}"))
-            y += (len(group) - 1) * 0.25 * height + in_flight * 0.2 * height
-        if phases:
-            marks.append((top, y, group[0]))
+                y = (lane.strip_bottom if in_flight else lane.bottom) + 0.12 * height
+            labels.append(((first + lanes[-1].bottom) / 2, f"rank {rank}"))
+            y += (len(group) > 1) * 0.3 * height + in_flight * 0.2 * height
     return _Layout(tuple(lanes), tuple(labels), tuple(heads), tuple(marks), y)
+
+
+def _names(group: Sequence[_Track]) -> Sequence[str]:
+    """What tells the lanes of one rank apart."""
+    if len(group) == 1:
+        return [""]
+    options = [track.word for track in group], [track.timeline.schedule.name for track in group]
+    return next((names for names in options if len(set(names)) == len(group)), ["first", "second"])
 
 
 def _time(value: float, unit: str) -> str:
@@ -269,11 +281,11 @@ def _time(value: float, unit: str) -> str:
 
 
 def _figures(tracks: Sequence[_Track]) -> tuple[str, ...]:
-    """The title's pieces. Two timelines: makespans with the difference, then what else differs."""
+    """The pieces of a title. Two timelines: makespans with the difference, then what else differs."""
     timelines = [track.timeline for track in tracks]
     spans = [_time(track.makespan, track.unit) for track in tracks]
     if len(tracks) == 2:
-        spans = [f"{text} {track.word}" for text, track in zip(spans, tracks, strict=True)]
+        spans = [f"{text} {name}" for text, name in zip(spans, _names(tracks), strict=True)]
         if tracks[0].makespan:
             spans[1] += f" ({100 * (tracks[1].makespan / tracks[0].makespan - 1):+.1f} %)"
     stopped = [f"stopped after {len(t.spans)} of {t.total} operations" for t in timelines if not t.complete]
@@ -288,19 +300,20 @@ def _figures(tracks: Sequence[_Track]) -> tuple[str, ...]:
 
 def _peaks(t: Timeline) -> str:
     peaks = t.peak_in_flight
+    if len(peaks) > 8 and len(set(peaks)) == 1:
+        return f"{peaks[0]} on every rank"
     return " ".join(map(str, peaks)) if len(peaks) <= 16 else f"at most {max(peaks)}"
 
 
-def _caption(tracks: Sequence[_Track], critical_path: bool) -> str:
+def _caption(tracks: Sequence[_Track]) -> str:
     """How many ranks and microbatches, and where the times come from."""
     schedules = [track.timeline.schedule for track in tracks]
     sizes = dict.fromkeys((s.num_ranks, s.num_microbatches) for s in schedules)
     said = ["; ".join(f"p = {_count(p, 'rank')}, m = {_count(m, 'microbatch')}" for p, m in sizes)]
     said += dict.fromkeys(t[:1].upper() + t[1:] for t in (track.timeline.provenance for track in tracks) if t)
-    if any(len(_stages(s, rank)) > 1 for s in schedules for rank in range(s.num_ranks)):
-        said.append("The paler a box, the later its stage among those of the rank")
-    if critical_path:
-        said.append("Outlined: the critical path")
+    most = max(len(_stages(s, rank)) for s in schedules for rank in range(s.num_ranks))
+    if most > 1:
+        said.append("Pale: the rank's second stage" if most == 2 else "The paler, the later the stage on its rank")
     return " ".join(sentence.rstrip(".") + "." for sentence in said)
 
 
@@ -311,6 +324,12 @@ def _count(number: int, what: str) -> str:
 
 def _stages(schedule: Schedule, rank: int) -> list[int]:
     return [stage for stage, holder in enumerate(schedule.rank_of_stage) if holder == rank]
+
+
+def _whole(tracks: Sequence[_Track]) -> bool:
+    """All operations end at whole numbers, so that the axis needs no others."""
+    ends = (track.at(span.end) for track in tracks for span in track.timeline.spans)
+    return all(abs(end - round(end)) < 1e-9 for end in ends)
 
 
 def _time_label(tracks: Sequence[_Track]) -> str:
@@ -368,6 +387,13 @@ class _Page:
         kwargs = {"va": "center_baseline", "ha": "center", "clip_on": True, **more}
         return self.ax.text(x, y, text, fontsize=size, color=color, **kwargs)  # type: ignore[arg-type]
 
+    def beside(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"]) -> None:
+        """A text to the right of a point, outside the Axes where it must."""
+        self.ax.annotate(
+            text, (x, y), (8, 0), "data", "offset points", va="center_baseline", fontsize=size, color=color,
+            annotation_clip=False,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
@@ -386,7 +412,8 @@ class _Frame:
 
 def _margins(layout: _Layout, frame: _Frame) -> tuple[float, float, float, float]:
     """Left, right, bottom and top margin of a figure of our own."""
-    left = max(12 * _em(text) for _, text in layout.ranks) + 14 + _minor_width(layout)
+    left, minor = max(_LABEL * _em(text) for _, text in layout.ranks), _minor_width(layout)
+    left = 14 + (left + minor if any(lane.name for lane in layout.lanes) else max(left, minor))
     right = 62.0 if any(lane.strip for lane in layout.lanes) else 16.0
     inside = _WIDTH - left - right
     lines = 1 + _fit(frame.caption.split(), " ", inside, 11, 3, False)[0].count("\n")
@@ -405,12 +432,12 @@ def _page(layout: _Layout, tracks: Sequence[_Track], frame: _Frame, ax: Axes | N
     longest = max(track.makespan for track in tracks) or 1.0
     if ax is None:
         ax = _figure(layout.height, _margins(layout, frame))
-    ax.set(xlim=(0, longest), ylim=(layout.height, 0), facecolor=PALETTE["paper"])
+    edge = longest * _EDGE / _WIDTH  # room for half a line
+    ax.set(xlim=(-edge, longest + edge), ylim=(layout.height, 0), facecolor=PALETTE["paper"])
     ax.set_label("\n".join(repr(track.timeline) for track in tracks))
     for spine in ax.spines.values():
         spine.set_visible(False)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=longest >= 12))
-    ax.tick_params(axis="x", labelsize=11, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=_whole(tracks)))
     _around(ax, frame)
     page = _measured(ax, longest, layout.height)
     _side_labels(page, layout)
@@ -434,22 +461,26 @@ def _measured(ax: Axes, longest: float, height: float) -> _Page:
     if figure is not None and figure.get_layout_engine() is not None:
         figure.draw_without_rendering()  # the layout engine gives the Axes its size only now
     width_points, height_points = _points(ax)
-    return _Page(ax, width_points / longest, height_points / height)
+    return _Page(ax, width_points / (longest * (1 + 2 * _EDGE / _WIDTH)), height_points / height)
 
 
 def _around(ax: Axes, frame: _Frame) -> None:
-    """Title above; axis label, key and caption below."""
+    """Title above; axis label, key and caption below. On Axes of a small width all of it is smaller."""
     width, _ = _points(ax)
+    small = min(1.0, max(0.6, width / 550))
     if frame.title:
-        title, size = _fit(frame.title, "   ", width, _TITLE, 2, True)
+        title, size = _fit(frame.title, "   ", width, _TITLE * small, 2, True)
         ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=8)
-    ax.set_xlabel(frame.time_label, loc="left", fontsize=11, color=PALETTE["ink"], labelpad=4)
-    beside = frame.key_beside(width)
-    words = frame.key_width(True) <= width
-    _put_key(ax, [_swatch(kind, word if words else "") for kind, word in frame.key], 22 if beside else 42)
-    caption, size = _fit(frame.caption.split(), " ", width, 11, 3, False)
+    ax.tick_params(axis="x", labelsize=11 * small, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
+    ax.set_xlabel(frame.time_label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
+    beside = frame.key_beside(width / small)
+    words = frame.key_width(True) <= width / small
+    _put_key(
+        ax, [_swatch(kind, word if words else "", small) for kind, word in frame.key], (22 if beside else 42) * small
+    )
+    caption, size = _fit(frame.caption.split(), " ", width, 11 * small, 3, False)
     ax.annotate(
-        caption, (0, 0), (0, -44 if beside else -64), "axes fraction", "offset points", va="top", ha="left",
+        caption, (0, 0), (0, (-44 if beside else -64) * small), "axes fraction", "offset points", va="top", ha="left",
         fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
     )  # fmt: skip
 
@@ -468,20 +499,26 @@ def _put_key(ax: Axes, swatches: Sequence[OffsetBox], below: float) -> None:
     )  # fmt: skip
 
 
-def _swatch(kind: str, word: str) -> OffsetBox:
+def _swatch(kind: str, word: str, small: float = 1.0) -> OffsetBox:
     """A small box as the lanes show it, and what it means."""
-    area = DrawingArea(18, 14)
+    width, height = 18 * small, 14 * small
+    area = DrawingArea(width, height)
     for letter, top, bottom in _parts(kind):
-        shape = (0, 14 * (1 - bottom)), 18, 14 * (bottom - top)
-        outline = {"edgecolor": PALETTE["ink"], "linewidth": 1.6} if kind == "critical path" else {}
         fill = PALETTE.get(letter, PALETTE["paper"])
-        edge = outline or {"edgecolor": _edge(fill) if letter in SHAPE else "none", "linewidth": 0.6}
-        area.add_artist(Rectangle(*shape, facecolor=fill, hatch=HATCH.get(letter), **edge))  # type: ignore[arg-type]
-        if letter in SHAPE and kind in SHAPE:
-            y = 14 * (1 - (top + bottom) / 2)
-            area.add_artist(Text(9, y, letter, size=9, weight="bold", color=_on(fill), ha="center", va="center_baseline"))
-    text = TextArea(word, textprops={"fontsize": 11, "color": PALETTE["ink"]})
-    return HPacker(children=[area, text], pad=0, sep=5, align="center") if word else area
+        edge, line = (_edge(fill), 0.6) if letter in SHAPE else (PALETTE["ink"], 1.6 * (kind == "critical path"))
+        shape = (0, height * (1 - bottom)), width, height * (bottom - top)
+        area.add_artist(Rectangle(*shape, facecolor=fill, edgecolor=edge, linewidth=line))
+        if letter in HATCH:
+            soft = _soft(fill)
+            area.add_artist(Rectangle(*shape, facecolor="none", edgecolor=soft, linewidth=0, hatch=HATCH[letter]))
+        if kind in SHAPE:
+            x, y = width / 2, height * (1 - (top + bottom) / 2)
+            style = {"size": 9 * small, "weight": "bold", "color": _on(fill), "ha": "center", "va": "center_baseline"}
+            area.add_artist(Text(x, y, letter, **style))
+    if not word:
+        return area
+    text = TextArea(word, textprops={"fontsize": 11 * small, "color": PALETTE["ink"]})
+    return HPacker(children=[area, text], pad=0, sep=5 * small, align="center")
 
 
 def _parts(kind: str) -> list[tuple[str, float, float]]:
@@ -496,7 +533,13 @@ def _parts(kind: str) -> list[tuple[str, float, float]]:
 def _key(tracks: Sequence[_Track], in_flight: bool, critical_path: bool) -> tuple[tuple[str, str], ...]:
     """What the picture shows, in the order of the letters."""
     entries = {type(s.action).__name__: s.action for track in tracks for s in track.timeline.spans}
-    kinds = {str(a.kind) for track in tracks for s in track.timeline.spans if len(s.action.actions) == 1 for a in s.action.actions}
+    kinds = {
+        str(a.kind)
+        for track in tracks
+        for s in track.timeline.spans
+        if len(s.action.actions) == 1
+        for a in s.action.actions
+    }
     key = [(kind, word) for kind, word in WORD.items() if kind in kinds]
     key += [("pair", "both at once")] * ("Overlap" in entries)
     key += [("idle", "bubble")]
@@ -504,12 +547,17 @@ def _key(tracks: Sequence[_Track], in_flight: bool, critical_path: bool) -> tupl
     return (*key, *[("critical path", "critical path")] * critical_path)
 
 
+def _every(page: _Page, layout: _Layout, size: float) -> int:
+    """Label every so many ranks, so that labels of a size have room."""
+    pitch = layout.ranks[1][0] - layout.ranks[0][0] if len(layout.ranks) > 1 else layout.height
+    return math.ceil(1.2 * size / (pitch * page.dy))
+
+
 def _side_labels(page: _Page, layout: _Layout) -> None:
     """Ranks as major ticks; what a row is (predicted, measured, in flight) as minor ticks, nearer to the lanes."""
     ax, lane = page.ax, layout.lanes[0]
     size = max(_SMALLEST, page.size(_LABEL, lane.height))
-    pitch = layout.ranks[1][0] - layout.ranks[0][0] if len(layout.ranks) > 1 else layout.height
-    every = math.ceil(1.2 * size / (pitch * page.dy))
+    every = _every(page, layout, size)
     ax.set_yticks([y for y, _ in layout.ranks[::every]], [text for _, text in layout.ranks[::every]])
     minor = [(each.middle, each.name) for each in layout.lanes if each.name]
     minor += [(each.strip_bottom - each.strip / 2, "in flight") for each in layout.lanes if each.strip]
@@ -518,7 +566,8 @@ def _side_labels(page: _Page, layout: _Layout) -> None:
         minor = []
     ax.set_yticks([y for y, _ in minor], [text for _, text in minor], minor=True)
     ax.tick_params(axis="y", which="minor", length=0, pad=6, labelsize=small, labelcolor=PALETTE["quiet"])
-    pad = 6 + (_minor_width(layout) * small / 10 if minor else 0)
+    named = any(each.name for each in layout.lanes) and bool(minor)
+    pad = 6 + (_minor_width(layout) * small / 10 if named else 0)
     ax.tick_params(axis="y", which="major", length=0, pad=pad, labelsize=size, labelcolor=PALETTE["ink"])
 
 
@@ -538,24 +587,24 @@ class _Box(NamedTuple):
 
 
 def _draw(
-    layout: _Layout, tracks: Sequence[_Track], title: tuple[str, ...], critical_path: bool, ax: Axes | None
+    layout: _Layout, tracks: Sequence[_Track], title: tuple[str, ...], critical: Sequence[_Track], ax: Axes | None
 ) -> Axes:
     in_flight = any(lane.strip for lane in layout.lanes)
-    key = _key(tracks, in_flight, critical_path)
-    frame = _Frame(title, _time_label(tracks), _caption(tracks, critical_path), key)
-    path = {span for track in tracks for span in track.timeline.critical_path()} if critical_path else None
-    boxes = [box for lane in layout.lanes for box in _boxes(lane, path)]
+    key = _key(tracks, in_flight, bool(critical))
+    frame = _Frame(title, _time_label(tracks), _caption(tracks), key)
+    paths = {id(track): set(track.timeline.critical_path()) for track in critical}
+    boxes = [box for lane in layout.lanes for box in _boxes(lane, paths.get(id(lane.track)))]
     with plt.rc_context(_STYLE):
         page = _page(layout, tracks, frame, ax)
         _grounds(page, layout)
+        _phases(page, layout)
         _headings(page, layout)
         _fill(page, boxes)
         _numbers(page, boxes)
         if in_flight:
             _strips(page, layout)
-        if path is not None:
-            for track in tracks:
-                _outline(page, [lane for lane in layout.lanes if lane.track is track])
+        for track in critical:
+            _outline(page, [lane for lane in layout.lanes if lane.track is track])
     return page.ax
 
 
@@ -588,6 +637,10 @@ def _edge(fill: str) -> str:
     return _mix(fill, 0.35, PALETTE["ink"])
 
 
+def _soft(fill: str) -> str:
+    return _mix(fill, 0.2, PALETTE["ink"])
+
+
 def _luminance(color: str) -> float:
     """Relative luminance, 0 to 1 (WCAG 2)."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -603,28 +656,56 @@ def _on(fill: str) -> str:
 
 
 def _grounds(page: _Page, layout: _Layout) -> None:
-    """The lanes from first start to last end: what no box covers is bubble. Phase limits run through them."""
-    grounds = [_corners(0, lane.track.makespan, lane.top, lane.top + lane.height) for lane in layout.lanes]
+    """The lanes from first start to last end: what no box covers is bubble."""
+    longest = max(lane.track.makespan for lane in layout.lanes) or 1.0
+    grounds = [_corners(0, lane.track.makespan or longest, lane.top, lane.bottom) for lane in layout.lanes]
+    for lane in layout.lanes:
+        if not lane.track.timeline.spans and lane.rank == 0:
+            page.text(longest / 2, lane.middle, "no operation ran", page.size(11, lane.height), PALETTE["quiet"])
     page.ax.add_collection(PolyCollection(grounds, facecolor=PALETTE["idle"], linewidth=0, zorder=1), autolim=False)
-    for top, bottom, track in layout.phases:
-        _phases(page, top, bottom, track)
 
 
-def _phases(page: _Page, top: float, bottom: float, track: _Track) -> None:
+def _limits(track: _Track) -> list[tuple[str, float, float]]:
+    """The phases by time that are not empty; a run that was stopped has none."""
+    if not track.timeline.complete:
+        return []
     phases = track.timeline.phases()
-    names = zip(("warm-up", "steady", "cool-down"), (phases.warmup, phases.steady, phases.cooldown), strict=True)
-    limits = [(name, track.at(start), track.at(end)) for name, (start, end) in names if end > start]
-    y, inset, tick = top - 5, 1.5 / page.dx, 3 / page.dy
-    lines = [[(a + inset, y + tick), (a + inset, y), (b - inset, y), (b - inset, y + tick)] for _, a, b in limits]
-    page.ax.add_collection(LineCollection(lines, colors=PALETTE["quiet"], linewidths=1.1), autolim=False)
-    inner = [[(a, top), (a, bottom)] for _, a, _ in limits[1:]]
-    page.ax.add_collection(
-        LineCollection(inner, colors=PALETTE["quiet"], linewidths=0.9, linestyles=(0, (3, 3)), zorder=1.5), autolim=False
-    )
+    named = (("warm-up", phases.warmup), ("steady", phases.steady), ("cool-down", phases.cooldown))
+    return [(name, track.at(start), track.at(end)) for name, (start, end) in named if end > start]
+
+
+def _phases(page: _Page, layout: _Layout) -> None:
+    """A bracket for each phase above the lanes, and its limits as dashes in every lane, by that lane's own timeline."""
+    quiet = PALETTE["quiet"]
+    brackets, dashes = [], []
+    for top, track in layout.phases:
+        limits = _limits(track)
+        y, inset, tick = top - 5, 1.5 / page.dx, 3 / page.dy
+        brackets += [
+            [(a + inset, y + tick), (a + inset, y), (b - inset, y), (b - inset, y + tick)] for _, a, b in limits
+        ]
+        _phase_names(page, top - 12, limits)
+    for lane in layout.lanes if layout.phases else ():
+        dashes += [[(a, lane.top), (a, lane.bottom)] for _, a, _ in _limits(lane.track)[1:]]
+    page.ax.add_collection(LineCollection(brackets, colors=quiet, linewidths=1.1), autolim=False)
+    dashed = LineCollection(dashes, colors=quiet, linewidths=0.9, linestyles=(0, (3, 3)), zorder=1.5)
+    page.ax.add_collection(dashed, autolim=False)
+
+
+def _phase_names(page: _Page, y: float, limits: Sequence[tuple[str, float, float]]) -> None:
+    """Names in the middle of their phases; the first and the last may reach over a narrow one, towards the middle."""
     size = page.size(11, 14)
-    for name, a, b in limits:
-        if size >= _SMALLEST and _em(name) * size <= (b - a) * page.dx - 6:
-            page.text((a + b) / 2, top - 12, name, size, PALETTE["quiet"])
+    taken: list[tuple[float, float]] = []
+    for name, a, b in sorted(limits, key=lambda limit: limit[1] - limit[2]):
+        half = _em(name) * size / 2 / page.dx + 3 / page.dx
+        x = (a + b) / 2
+        if half > (b - a) / 2 and name != "steady":
+            x = a + half if name == "warm-up" else b - half
+        elif half > (b - a) / 2:
+            continue
+        if size >= _SMALLEST and all(x + half <= left or right <= x - half for left, right in taken):
+            taken.append((x - half, x + half))
+            page.text(x, y, name, size, PALETTE["quiet"])
 
 
 def _headings(page: _Page, layout: _Layout) -> None:
@@ -667,22 +748,30 @@ def _fill(page: _Page, boxes: Sequence[_Box]) -> None:
         page.ax.add_collection(
             PolyCollection(
                 [_rounded(page, box) for box in group], facecolor=fill, edgecolor=_edge(fill),
-                linewidth=0 if narrow else 0.5, hatch=HATCH.get(kind), zorder=2,
+                linewidth=0 if narrow else 0.5, zorder=2,
             ),
             autolim=False,
         )  # fmt: skip
+        if kind in HATCH:  # a collection of its own: its colour is softer than the edge's, so that text stays legible
+            shapes = [_rounded(page, box) for box in group]
+            soft = _soft(fill)
+            page.ax.add_collection(
+                PolyCollection(shapes, facecolor="none", edgecolor=soft, linewidth=0, hatch=HATCH[kind], zorder=2),
+                autolim=False,
+            )
 
 
 def _numbers(page: _Page, boxes: Sequence[_Box]) -> None:
-    """Name the boxes in one font size: with the letter where that fits, with the number alone where only that does."""
+    """Name the boxes, in nearly one font size: with the letter where that fits, else with the number alone."""
     kinds: dict[str, list[_Box]] = defaultdict(list)
     for box in boxes:
         kinds[box.kind].append(box)
     chosen = {kind: choice for kind, group in kinds.items() if (choice := _level(page, group)) is not None}
-    size = min((size for _, size in chosen.values()), default=0.0)
-    for kind, (level, _) in chosen.items():
+    smallest = min((size for _, size in chosen.values()), default=0.0)
+    for kind, (level, largest) in chosen.items():
+        size = min(largest, 1.3 * smallest)
         for box in kinds[kind]:
-            text = next((text for text in box.texts[level:] if _room(page, box, text) >= size), None)
+            text = next((text for text in box.texts[level:] if _room(page, box, text) > size - 0.05), None)
             if text is not None:
                 x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
                 page.text(x, y, text, size, _on(box.fill), weight="bold", zorder=3).set_in_layout(False)
@@ -707,27 +796,26 @@ def _strips(page: _Page, layout: _Layout) -> None:
     """What is in flight under each lane, as a share of the largest peak in the picture: one scale for all."""
     peak = max(max(lane.track.timeline.peak_in_flight) for lane in layout.lanes) or 1
     grounds, areas = [], []
-    for lane in layout.lanes:
-        bottom, end = lane.strip_bottom, lane.track.makespan
+    size = max(_SMALLEST, page.size(11, 1.4 * layout.lanes[0].strip))
+    every = _every(page, layout, size)
+    for index, lane in enumerate(layout.lanes):
+        track, bottom, end = lane.track, lane.strip_bottom, lane.track.makespan
         grounds.append(_corners(0, end, bottom - lane.strip, bottom))
-        curve = [(lane.track.at(time), bottom - lane.strip * count / peak) for time, count in _curve(lane)]
+        curve = [
+            (track.at(time), bottom - lane.strip * count / peak) for time, count in _curve(track.timeline, lane.rank)
+        ]
         areas.append([(0, bottom), *curve, (end, bottom)])
-        size = max(_SMALLEST, page.size(11, 1.4 * lane.strip))
-        page.ax.annotate(
-            f"peak {lane.track.timeline.peak_in_flight[lane.rank]}", (1, bottom - lane.strip / 2), (8, 0),
-            ("axes fraction", "data"), "offset points", va="center", fontsize=size, color=PALETTE["ink"],
-            annotation_clip=False,
-        )  # fmt: skip
+        if index % every == 0:
+            page.beside(end, bottom - lane.strip / 2, f"peak {track.timeline.peak_in_flight[lane.rank]}", size)
     pale = _mix(PALETTE["idle"], 0.55)
     page.ax.add_collection(PolyCollection(grounds, facecolor=pale, linewidth=0, zorder=1), autolim=False)
     page.ax.add_collection(PolyCollection(areas, facecolor=PALETTE["in flight"], linewidth=0, zorder=2), autolim=False)
 
 
-def _curve(lane: _Lane) -> Iterator[tuple[float, int]]:
+def _curve(timeline: Timeline, rank: int) -> Iterator[tuple[float, int]]:
     """The corners of a rank's step curve."""
-    timeline = lane.track.timeline
     before = 0
-    for time, count in (*timeline.in_flight(lane.rank), (timeline.end, 0)):
+    for time, count in (*timeline.in_flight(rank), (timeline.end, 0)):
         yield time, before
         yield time, count
         before = count
@@ -749,5 +837,127 @@ def _outline(page: _Page, lanes: Sequence[_Lane]) -> None:
         if a.rank != b.rank
     ]
     ink = PALETTE["ink"]
-    page.ax.add_collection(PolyCollection(edges, facecolor="none", edgecolor=ink, linewidth=1.8, zorder=4), autolim=False)
+    page.ax.add_collection(
+        PolyCollection(edges, facecolor="none", edgecolor=ink, linewidth=1.8, zorder=4), autolim=False
+    )
     page.ax.add_collection(LineCollection(hops, colors=ink, linewidths=1.8, zorder=4), autolim=False)
+
+
+# memory
+
+
+def _memory(tracks: Sequence[_Track], rank: int | None, sizes: Sequence[float] | None, ax: Axes | None) -> Axes:
+    rows = [
+        [peak * (1.0 if sizes is None else sizes[r]) for r, peak in enumerate(track.timeline.peak_in_flight)]
+        for track in tracks
+    ]
+    largest = max(max(row) if rank is None else row[rank] for row in rows)
+    factor, unit = (1.0, _counted(tracks)) if sizes is None else _bytes(largest)
+    rows = [[value / factor for value in row] for row in rows]
+    names, shades = _labels(tracks), _shades(len(tracks))
+    peaks = [" ".join(f"{v:.3g}" for v in (row if rank is None else [row[rank]])) for row in rows]
+    peaks = [text if len(text) < 40 else f"at most {max(row):.3g}" for text, row in zip(peaks, rows, strict=True)]
+    head = "Peak in flight" if rank is None else f"Rank {rank} in flight, peak"
+    title = (head, *(f"{name} {text}" for name, text in zip(names, peaks, strict=True)))
+    frame = _Frame(title, "rank" if rank is None else _time_label(tracks), _caption(tracks), ())
+    with plt.rc_context(_STYLE):
+        ax = _chart(frame, largest / factor, ("peak " if rank is None else "") + f"in flight ({unit})", tracks, ax)
+        swatches = [_named(shade, name) for shade, name in zip(shades, names, strict=True)]
+        _put_key(ax, swatches if len(tracks) > 1 else (), 22)
+        if rank is None:
+            _bars(ax, rows, shades)
+        else:
+            _curves(ax, tracks, rank, (1.0 if sizes is None else sizes[rank]) / factor, shades)
+    return ax
+
+
+def _sizes(given: float | Sequence[float] | None, ranks: int) -> Sequence[float] | None:
+    if given is None:
+        return None
+    sizes = [float(size) for size in given] if isinstance(given, Sequence) else [float(given)] * ranks
+    if len(sizes) != ranks or min(sizes) < 0:
+        raise ValueError(
+            f"bytes_per_microbatch is {given!r}: give one number of at least 0 for all ranks, or one for each of the "
+            f"{ranks} ranks"
+        )
+    return sizes
+
+
+def _bytes(largest: float) -> tuple[float, str]:
+    """The decimal unit for an axis of bytes."""
+    return next(((f, unit) for f, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= f), (1.0, "bytes"))
+
+
+def _counted(tracks: Sequence[_Track]) -> str:
+    whole = all(track.timeline.schedule.num_stages <= track.timeline.schedule.num_ranks for track in tracks)
+    return "microbatches" if whole else "microbatches of one stage"
+
+
+def _shades(count: int) -> list[str]:
+    """Dark to light, so that series differ in grey as well."""
+    return [_mix("#40336f", 0.72 * index / max(1, count - 1)) for index in range(count)]
+
+
+def _named(shade: str, name: str) -> OffsetBox:
+    area = DrawingArea(18, 14)
+    area.add_artist(Rectangle((0, 1), 18, 12, facecolor=shade, edgecolor=_edge(shade), linewidth=0.6))
+    text = TextArea(name, textprops={"fontsize": 11, "color": PALETTE["ink"]})
+    return HPacker(children=[area, text], pad=0, sep=5, align="center")
+
+
+def _chart(frame: _Frame, largest: float, label: str, tracks: Sequence[_Track], ax: Axes | None) -> Axes:
+    """Axes for quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
+    if ax is None:
+        heads = _fit(frame.title, "   ", _WIDTH - 90, _TITLE, 2, True)[0].count("\n")
+        ax = _figure(250, (70, 20, 64 + 15 * (len(frame.caption) > 120), 34 + 20 * heads))
+    ax.set(ylim=(0, 1.12 * largest or 1), facecolor=PALETTE["paper"])
+    ax.set_label("\n".join(repr(track.timeline) for track in tracks))
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=largest >= 4))
+    ax.grid(axis="y", color=PALETTE["idle"], linewidth=1)
+    ax.set_axisbelow(True)
+    _around(ax, frame)
+    ax.set_ylabel(label, fontsize=11, color=PALETTE["ink"])
+    ax.tick_params(axis="y", labelsize=11, labelcolor=PALETTE["ink"], length=0)
+    return ax
+
+
+def _bars(ax: Axes, rows: Sequence[Sequence[float]], shades: Sequence[str]) -> None:
+    """A group of bars a rank, with the figure on top of each where it has room."""
+    ranks, width = max(map(len, rows)), 0.8 / len(rows)
+    ax.set_xlim(-0.5, ranks - 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=24, integer=True, steps=[1, 2, 5, 10]))
+    texts = [[f"{value:.3g}" for value in row] for row in rows]
+    room = width * _points(ax)[0] / ranks - 2
+    size = min(_LABEL, *(room / _em(text, True) for row in texts for text in row))
+    for index, (row, shade) in enumerate(zip(rows, shades, strict=True)):
+        xs = [rank + (index - (len(rows) - 1) / 2) * width for rank in range(len(row))]
+        boxes = [_corners(x - 0.46 * width, x + 0.46 * width, value, 0) for x, value in zip(xs, row, strict=True)]
+        bars = PolyCollection(boxes, facecolor=shade, edgecolor=_edge(shade), linewidth=0.5, zorder=2)
+        ax.add_collection(bars, autolim=False)
+        for x, value, text in zip(xs, row, texts[index], strict=True) if size >= _SMALLEST else ():
+            style = {"ha": "center", "fontsize": size, "fontweight": "bold", "color": PALETTE["ink"]}
+            ax.annotate(text, (x, value), (0, 3), "data", "offset points", **style)
+
+
+def _curves(ax: Axes, tracks: Sequence[_Track], rank: int, scale: float, shades: Sequence[str]) -> None:
+    """What one rank holds over time, one line a timeline; the lighter lines are dashed."""
+    longest = max(track.makespan for track in tracks) or 1.0
+    ax.set_xlim(0, longest)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=_whole(tracks)))
+    for index, (track, shade) in enumerate(zip(tracks, shades, strict=True)):
+        xs, ys = zip(*((track.at(time), count * scale) for time, count in _curve(track.timeline, rank)), strict=True)
+        ax.fill_between(xs, ys, color=shade, alpha=0.12, linewidth=0, zorder=2)
+        ax.plot(
+            xs, ys, color=shade, linewidth=2.6, linestyle=("-", (0, (5, 1.5)), (0, (1.5, 1.2)))[index % 3], zorder=3
+        )
+
+
+def _labels(tracks: Sequence[_Track]) -> list[str]:
+    """What tells timelines apart, as short as it can be: name, p and m where names repeat, predicted or measured."""
+    names, labels = [t.timeline.schedule.name for t in tracks], [t.timeline.label for t in tracks]
+    words = [track.word for track in tracks]
+    worded = [[f"{text}, {word}" for text, word in zip(texts, words, strict=True)] for texts in (names, labels)]
+    options = [worded[0], worded[1]] if len(set(words)) > 1 else [names, labels]
+    return next((texts for texts in options if len(set(texts)) == len(tracks)), options[-1])

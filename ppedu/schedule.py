@@ -223,9 +223,9 @@ def _parse(lines: Iterable[Sequence[str]], name: str, chains: int) -> Schedule:
             rank_of.setdefault(part.stage, rank)
     if not rank_of:
         raise ScheduleError("the schedule is empty: write one line a rank, like 'F0 F1 B0 B1'")
-    absent = sorted(set(range(max(rank_of) + 1)) - set(rank_of))
-    if absent:
-        raise ScheduleError(f"stages run from 0 to {max(rank_of)}, but no rank runs stage {absent[0]}")
+    absent = next((wanted for wanted, stage in enumerate(sorted(rank_of)) if wanted != stage), None)
+    if absent is not None:
+        raise ScheduleError(f"stages run from 0 to {max(rank_of)}, but no rank runs stage {absent}")
     microbatches = 1 + max(a.microbatch for order in orders for e in order for a in e.actions)
     return Schedule(name, microbatches, tuple(rank_of[s] for s in sorted(rank_of)), orders, chains)
 

@@ -106,7 +106,7 @@ def peak_in_flight(name: str, p: int, m: int) -> tuple[int, ...]:
     return peaks[name]
 
 
-def _count(**given: int) -> int:
+def _count(**given: object) -> int:
     (letter, value), *_ = given.items()
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         what = {"p": "ranks", "m": "microbatches"}[letter]

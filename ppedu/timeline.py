@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
+from statistics import median
 from typing import Any, TypeAlias
 
-from ppedu.schedule import Action, Entry, Kind, Schedule, dependencies, parse_entry
+from ppedu.schedule import Action, Costs, Entry, Kind, Schedule, dependencies, parse_entry
 
 Interval: TypeAlias = tuple[float, float]
 """(from, to), in the timeline's unit."""
@@ -274,6 +275,29 @@ class Timeline:
         return tuple(found)
 
     @property
+    def costs(self) -> Costs:
+        """What operations took: the median of each kind on each stage, as costs to predict with.
+
+        Kinds that did not run are left at their defaults; transfers count as free.
+
+        >>> from ppedu import Costs, gpipe, simulate
+        >>> print(simulate(gpipe(p=2, m=3), Costs(forward=[1, 2], backward=3)).costs())
+        F=1,2 B=3,3
+        """
+        took: dict[tuple[Kind, int], list[float]] = {}
+        for span in self.spans:
+            if isinstance(span.action, Action):
+                took.setdefault((span.action.kind, span.action.stage), []).append(span.duration)
+        stages = range(self.schedule.num_stages)
+
+        def medians(kind: Kind) -> list[float] | None:
+            if not any((kind, stage) in took for stage in stages):
+                return None
+            return [median(took.get((kind, stage), [0.0])) for stage in stages]
+
+        forward = medians(Kind.F) or [0.0 for _ in stages]
+        return Costs(forward, medians(Kind.B), medians(Kind.I), medians(Kind.W), unit=self.unit)
+
     def _by_action(self) -> dict[Action, Span]:
         if self._span_of is None:
             object.__setattr__(self, "_span_of", {a: span for span in self.spans for a in span.action.actions})
@@ -334,7 +358,7 @@ class Timeline:
 
     def _time(self, length: float) -> str:
         if self.unit == "s":
-            return f"{length * 1e3:.1f} ms"
+            return f"{length * 1e3:.2f} ms" if length >= 1e-3 else f"{length * 1e3:.2g} ms"
         return f"{length:.6g} {self.unit}".rstrip()
 
     def _clock(self, time: float) -> str:

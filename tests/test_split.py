@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import pytest
@@ -211,10 +211,26 @@ def test_time_is_forward_and_backward_of_each_layer(clock: list[float]) -> None:
 
 def test_the_median_forgives_one_slow_round(clock: list[float]) -> None:
     layer = Clocked(clock, 1, 1)
-    rounds = iter([50.0, 1.0, 1.0, 90.0, 1.0, 1.0])  # the first one warms up
+    rounds = iter([50.0, 3.0, 1.0, 90.0, 2.0, 4.0])  # the first one warms up
     layer.forward = lambda x: (clock.__setitem__(0, clock[0] + next(rounds)), x)[1]
     layer.__class__ = type("Same", (Clocked,), {"__deepcopy__": lambda self, memo: self})
-    assert layer_times([layer], torch.ones(1)) == (1.0,)
+    assert layer_times([layer], torch.ones(1)) == (3.0,)
+
+
+def test_backward_is_measured_where_gradients_are_off(clock: list[float]) -> None:
+    with torch.no_grad():
+        assert layer_times([Clocked(clock, 1, 2)], torch.ones(1)) == (3.0,)
+
+
+def test_every_layer_but_the_first_computes_a_gradient_for_its_input(clock: list[float]) -> None:
+    class Free(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * 2
+            if y.requires_grad:
+                y.register_hook(lambda grad: clock.__setitem__(0, clock[0] + 1))
+            return y
+
+    assert layer_times([Free(), Free(), Free()], torch.ones(1)) == (0, 1, 1)
 
 
 def test_the_last_layers_time_includes_the_loss(clock: list[float]) -> None:
@@ -238,26 +254,35 @@ def test_real_work_is_told_from_little() -> None:
     assert sizes(split(model, 2, by="time", sample=torch.ones(16, 16))) == [3, 2]
 
 
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_measuring_leaves_no_trace() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 1))
     model[4].eval()
     model[0].weight.requires_grad_(False)
     model[4].weight.grad = torch.full_like(model[4].weight, 3.0)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    random = torch.get_rng_state()
     with torch.no_grad():
         split(model, 2, by="time", sample=(torch.randn(5, 3, generator=torch.Generator()), torch.ones(5)))
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 3
     assert [layer.training for layer in model] == [True, True, True, True, False]
     grads = {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
     assert list(grads) == ["4.weight"]
     assert bool((grads["4.weight"] == 3).all())
 
 
+@pytest.mark.usefixtures("three_threads")
 def test_threads_come_back_after_a_failure_too() -> None:
-    threads = torch.get_num_threads()
     seen = []
 
     class Fails(nn.Module):
@@ -268,7 +293,7 @@ def test_threads_come_back_after_a_failure_too() -> None:
     with pytest.raises(ValueError, match=r"layer 1 \(Fails\) .* float32 of shape \(1, 2\): RuntimeError: no luck"):
         layer_times([nn.Identity(), Fails()], torch.ones(1, 2))
     assert seen == [1]
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 3
 
 
 class Pair(nn.Module):
@@ -347,7 +372,9 @@ def test_more_stages_than_layers() -> None:
     ):
         split(linears(1, 1, 1), 3)
     with pytest.raises(ValueError, match="a sequence inside the model is one layer: unpack it"):
-        split([linears(1, 1, 1, 1), nn.Tanh()], 3)
+        split([linears(1, 1, 1, 1), nn.Tanh()], 4)
+    with pytest.raises(ValueError, match=r"with more layers$"):
+        split([linears(1, 1, 1, 1), nn.Tanh()], 5)
     with pytest.raises(ValueError, match="more than the 0 layers"):
         split([], 1)
 

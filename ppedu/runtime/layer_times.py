@@ -68,7 +68,7 @@ def _one_round(layers: list[nn.Module], x: Tensor, loss: _Loss) -> list[float]:
         except Exception as error:
             raise ValueError(
                 f"layer {index} ({type(layer).__name__}) cannot be measured on {str(x.dtype).removeprefix('torch.')} "
-                f"of shape {tuple(x.shape)}: {type(error).__name__}: {error}. The sample is what the first layer reads, "
+                f"of shape {tuple(x.shape)}: {type(error).__name__}: {str(error).rstrip('.')}. The sample is what the first layer reads, "
                 "and each layer passes on one tensor"
             ) from error
         times.append(seconds)

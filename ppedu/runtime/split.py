@@ -48,8 +48,9 @@ def split(
     [1, 2]
     """
     layers = layers_of(model)
-    nested = any(isinstance(layer, nn.Sequential | nn.ModuleList) for layer in layers)
-    check_stages(p, len(layers), " (a sequence inside the model is one layer: unpack it with *)" if nested else "")
+    unpacked = sum(len(layer) if isinstance(layer, nn.Sequential) else 1 for layer in layers)
+    hint = " (a sequence inside the model is one layer: unpack it with *)"
+    check_stages(p, len(layers), hint if isinstance(p, int) and len(layers) < p <= unpacked else "")
     edges = (0, *accumulate(balance(_costs(layers, by, sample, loss_fn), p)))
     stages = tuple(StageLayers(*layers[start:end]) for start, end in pairwise(edges))
     _refuse_shared(model, stages)

@@ -1,0 +1,270 @@
+"""The command line: train under a schedule, compare schedules, and see prediction and measurement side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppedu import __version__
+from ppedu.builders import SCHEDULES, naive
+from ppedu.schedule import Costs, Schedule
+from ppedu.simulate import simulate
+from ppedu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ppedu.runtime.run import Run
+
+MILLISECONDS = 20.0  # of a paced operation: enough for the default model, and for one's eyes
+
+DESCRIPTION = """\
+Train a small Transformer on real English text, cut into p stages that run in p processes, under a pipeline schedule;
+and compare what the schedule's simulation predicts with what the run measures."""
+
+EPILOG = """\
+examples:
+  ppedu run --schedule 1f1b -p 4 -m 8 --steps 5    one schedule: a table, the picture and the trace
+  ppedu compare                                    no microbatches, GPipe and 1F1B in turn, on the same batch
+  ppedu compare -p 2 -m 16 --pace none             as fast as this machine goes
+  ppedu run -p 4 -m 8 --pace 20,40                 a backward takes twice as long as a forward
+
+p is the number of ranks (processes), m the number of microbatches that a batch is cut into.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. Mistakes end in a sentence and 2, failed runs in their reason and 1."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    from ppedu.runtime.errors import RunError
+
+    try:
+        options.command(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"ppedu: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"ppedu: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("ppedu: interrupted, no process is left", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ppedu", description=DESCRIPTION, epilog=EPILOG, formatter_class=plain)
+    parser.add_argument("--version", action="version", version=f"ppedu {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    run = commands.add_parser(
+        "run", help="train under one schedule", description="Train under one schedule.", formatter_class=plain
+    )
+    run.add_argument("--schedule", choices=list(SCHEDULES), default="1f1b", help="which one (default %(default)s)")
+    run.set_defaults(command=_run)
+    compare = commands.add_parser(
+        "compare",
+        help="train under no microbatches, GPipe and 1F1B in turn",
+        description="Train under no microbatches, GPipe and 1F1B in turn: the same weights, the same batches.",
+        formatter_class=plain,
+    )
+    compare.set_defaults(command=_compare)
+    for command, steps in ((run, 5), (compare, 3)):
+        _add_options(command, steps)
+    return parser
+
+
+def _add_options(command: argparse.ArgumentParser, steps: int) -> None:
+    add = command.add_argument
+    add("-p", type=int, default=4, help="ranks, each a process with one stage of the model (default %(default)s)")
+    add("-m", type=int, default=8, help="microbatches that a batch is cut into (default %(default)s)")
+    add("--steps", type=int, default=steps, help="training steps (default %(default)s)")
+    add(
+        "--pace", default="auto", metavar="MS",
+        help="milliseconds that each operation is made to last, '20', or forward and backward, '20,40'; 'none' for as "
+        "fast as it goes; by default 20 where there are fewer cores than ranks, because only a pace then shows what p "
+        "devices do. The mathematics, the messages and the memory are real in any case",
+    )  # fmt: skip
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks compute (default %(default)s)")
+    add("--blocks", type=int, default=24, help="Transformer blocks of the model (default %(default)s)")
+    add("--width", type=int, default=48, help="width of the model (default %(default)s)")
+    add("--context", type=int, default=32, help="bytes of text in a sequence (default %(default)s)")
+    add("--sequences", type=int, default=4, help="sequences in a microbatch (default %(default)s)")
+    add("--learning-rate", type=float, default=0.003, metavar="RATE", help="of AdamW (default %(default)s)")
+    add("--seed", type=int, default=0, help="of weights and batches (default %(default)s)")
+    add("--out", type=Path, default=Path("runs"), metavar="FOLDER", help="for picture and trace (default %(default)s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A schedule's predicted and measured timelines, and the run that the latter comes from."""
+
+    run: Run
+    predicted: Timeline
+
+    @property
+    def measured(self) -> Timeline:
+        return self.run.timeline
+
+
+def _pace(options: argparse.Namespace) -> Costs | None:
+    from ppedu.runtime.run import available_cores
+
+    if options.pace == "none":
+        return None
+    if options.pace == "auto":
+        if options.device == "cuda" or available_cores() >= options.p:
+            return None
+        return Costs(MILLISECONDS / 1e3, MILLISECONDS / 1e3, unit="s")
+    try:
+        numbers = [float(x) / 1e3 for x in options.pace.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < x < 3600 for x in numbers):
+        raise ValueError(f"--pace is milliseconds above 0, '20' or '20,40', or 'none' or 'auto': {options.pace!r}")
+    return Costs(numbers[0], numbers[-1], unit="s")
+
+
+def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) -> Pair:
+    import torch
+
+    from ppedu.data import Batches
+    from ppedu.models import ByteGPT, next_byte_loss
+    from ppedu.runtime.train import train
+
+    for name, least in (("sequences", 1), ("steps", 1)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name} is at least {least}: {getattr(options, name)}")
+    rate = options.learning_rate
+    if not 0 < rate < 1e3:
+        raise ValueError(f"--learning-rate is above 0: {rate}")
+    model = ByteGPT(options.blocks, options.width, context=options.context, seed=options.seed)
+    data = Batches(options.sequences * options.m, options.context, seed=options.seed)
+    run = train(
+        model, schedule, data, next_byte_loss, lambda weights: torch.optim.AdamW(weights, lr=rate),
+        steps=options.steps, device=options.device, pace=pace,
+    )  # fmt: skip
+    return Pair(run, simulate(schedule, pace or run.timeline.costs()))
+
+
+def _run(options: argparse.Namespace) -> None:
+    schedule = SCHEDULES[options.schedule](options.p, options.m)
+    pair = _train(options, schedule, _pace(options))
+    _show(_run_table(pair))
+    from ppedu.plot import plot_timeline
+
+    name = f"{options.schedule}-p{options.p}-m{options.m}"
+    axes = plot_timeline(pair.predicted, pair.measured, in_flight=True)
+    _save(options.out, name, axes, {name: pair.measured})
+
+
+def _compare(options: argparse.Namespace) -> None:
+    pace = _pace(options)
+    whole = None if pace is None else Costs(*(options.m * x for x in _numbers(pace)), unit="s")
+    cases = [(naive(options.p), whole)] + [(SCHEDULES[k](options.p, options.m), pace) for k in ("gpipe", "1f1b")]
+    pairs = [_train(options, schedule, its) for schedule, its in cases]
+    _show(_compare_table(pairs))
+    from ppedu.plot import plot_compare
+
+    axes = plot_compare([t for pair in pairs for t in (pair.predicted, pair.measured)], in_flight=False)
+    name = f"compare-p{options.p}-m{options.m}"
+    traces = {f"{name}-{key}": pair.measured for key, pair in zip(("naive", "gpipe", "1f1b"), pairs, strict=True)}
+    _save(options.out, name, axes, traces)
+
+
+def _numbers(pace: Costs) -> tuple[float, float]:
+    assert isinstance(pace.forward, float) and isinstance(pace.backward, float)
+    return pace.forward, pace.backward
+
+
+def _run_table(pair: Pair) -> Table:
+    run, both = pair.run, (pair.predicted, pair.measured)
+    table = _table(pair.measured.label, ["", "predicted", "measured"])
+    table.add_row("makespan", *(_time(t.makespan) for t in both))
+    table.add_row("utilization", *(f"{t.utilization:.1%}" for t in both))
+    table.add_row("bubble, of the makespan", *(f"{t.bubble_fraction:.1%}" for t in both))
+    table.add_row("bubble, over the ideal time", *(f"{t.bubble_over_ideal:.1%}" for t in both))
+    table.add_row("peak in flight, by rank", *(" ".join(map(str, t.peak_in_flight)) for t in both))
+    table.add_row("peak activations, by rank", "", " ".join(map(_bytes, run.peak_activation_bytes)))
+    table.add_row("loss, step by step", "", " ".join(f"{x:.3f}" for x in run.losses))
+    table.caption = _caption([pair])
+    return table
+
+
+def _compare_table(pairs: Sequence[Pair]) -> Table:
+    table = _table(
+        f"p={pairs[0].run.schedule.num_ranks} ranks, the same weights and batches",
+        ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", "peak in flight\nby rank",
+         "peak activations\nrank 0", "loss\nstep by step"],
+    )  # fmt: skip
+    for pair in pairs:
+        run, both = pair.run, (pair.predicted, pair.measured)
+        table.add_row(
+            run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
+            *(_time(t.makespan) for t in both),
+            *(f"{t.utilization:.1%}" for t in both),
+            " ".join(map(str, pair.measured.peak_in_flight)),
+            _bytes(run.peak_activation_bytes[0]),
+            " ".join(f"{x:.3f}" for x in run.losses),
+        )
+    table.caption = _caption(pairs)
+    return table
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "schedule") else "right", no_wrap=True)
+    return table
+
+
+def _caption(pairs: Sequence[Pair]) -> str:
+    """Where it ran, and what the prediction is made of."""
+    lines = [pairs[-1].run.where]
+    if pairs[0].run.pace is None:
+        lines.append("predicted from the medians of what each stage's operations took")
+    elif len({pair.run.pace for pair in pairs}) > 1:
+        lines.append("the whole batch is paced as m microbatches in a row")
+    over = sum(len(pair.run.overruns) for pair in pairs)
+    if over:
+        total = sum(len(t.spans) for pair in pairs for t in pair.run.timelines)
+        lines.append(f"{over} of {total} operations overran their pace")
+    lines += [f"stopped: {pair.run.stopped}" for pair in pairs if pair.run.stopped]
+    return "\n".join(lines)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.3f} s"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
+def _show(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to fit
+        console = Console(width=160)
+    console.print()
+    console.print(table)
+
+
+def _save(folder: Path, name: str, axes: Any, traces: dict[str, Timeline]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = folder / f"{name}.png"
+    axes.figure.savefig(picture, dpi=150)
+    print(f"picture  {picture}")
+    for key, timeline in traces.items():
+        trace = folder / f"{key}.trace.json"
+        trace.write_text(timeline.to_chrome_trace(), encoding="utf-8")
+        print(f"trace    {trace}  (open it at ui.perfetto.dev)")

@@ -1,0 +1,153 @@
+"""The types: text and CSV both ways, dependencies, costs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orders import B, F, I, W, dualpipe, dualpipe_v, golden, legal_schedules, rules
+
+from ppedu.builders import gpipe, naive, one_f_one_b
+from ppedu.schedule import (
+    Action,
+    Costs,
+    Overlap,
+    Schedule,
+    ScheduleError,
+    dependencies,
+    dependents,
+    parse_entry,
+)
+
+
+def in_full(schedule: Schedule) -> bool:
+    """Every stage and rank has something to run, so that text tells the whole schedule."""
+    stages = {a.stage for order in schedule.orders for entry in order for a in entry.actions}
+    return all(schedule.orders) and len(stages) == schedule.num_stages
+
+
+@given(legal_schedules().filter(in_full))
+def test_csv_and_text_read_back_what_they_write(schedule):
+    assert Schedule.from_csv(schedule.to_csv(), "random", schedule.chains) == schedule
+    assert Schedule.from_text(str(schedule), "random", schedule.chains) == schedule
+
+
+@pytest.mark.parametrize("build", [naive, gpipe, one_f_one_b])
+def test_builders_read_back(build):
+    schedule = build(p=3, m=5)
+    assert Schedule.from_csv(schedule.to_csv(), schedule.name) == schedule
+    assert Schedule.from_text(str(schedule), schedule.name) == schedule
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+
+
+def test_text_is_what_a_reader_types():
+    schedule = Schedule.from_text("rank 0: F0 F1  B0 B1\n\nrank 1: F0 B0 F1 B1")
+    assert schedule.orders[1] == (Action(1, F, 0), Action(1, B, 0), Action(1, F, 1), Action(1, B, 1))
+    assert Schedule.from_csv("0F0,,0B0,\n1F0, 1B0\n") == Schedule.from_text("F0 B0\nF0 B0")  # idle slots are skipped
+    assert Schedule.from_text("F1&B0", name="x").orders[0] == (Overlap(Action(0, F, 1), Action(0, B, 0)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("F0 X0", "rank 0: 'X0' is no operation. An operation is its stage, a letter of F B I W"),
+        ("F0 B0\nF0 B", "rank 1: 'B' is no operation"),
+        ("F0 2SEND_F0", "'2SEND_F0' is no operation"),
+        ("", "the schedule is empty"),
+        ("F0 B0\n999999999F0", "stages run from 0 to 999999999, but no rank runs stage 1"),
+        ("F0 B0\n2F0 2B0", "stages run from 0 to 2, but no rank runs stage 1"),
+    ],
+)
+def test_unreadable_text_gets_a_sentence(text, says):
+    with pytest.raises(ScheduleError, match=says):
+        Schedule.from_text(text)
+
+
+def test_torch_writes_pairs_like_this():
+    pair = Overlap(Action(0, F, 7), Action(7, B, 3))
+    assert str(pair) == "(0F7;7B3)OVERLAP_F_B"
+    assert parse_entry(str(pair)) == pair == parse_entry("0F7&7B3")
+
+
+def test_placement_is_read_from_the_orders():
+    assert golden("interleaved_p4_m8_v2").rank_of_stage == (0, 1, 2, 3, 0, 1, 2, 3)
+    assert golden("zbv_p4_m8").rank_of_stage == (0, 1, 2, 3, 3, 2, 1, 0)
+
+
+def test_chains_share_the_microbatches():
+    schedule = dualpipe()
+    assert (schedule.chain_length, schedule.num_stages) == (4, 8)
+    assert [list(schedule.microbatches_of(stage)) for stage in (0, 3, 4, 7)] == [[0, 1, 2, 3]] * 2 + [[4, 5, 6, 7]] * 2
+
+
+@pytest.mark.parametrize(
+    ("action", "needed"),
+    [
+        (Action(0, F, 2), []),
+        (Action(2, F, 2), [Action(1, F, 2)]),
+        (Action(3, B, 2), [Action(3, F, 2)]),  # the last stage needs no gradient from elsewhere, but its own forward
+        (Action(1, B, 2), [Action(1, F, 2), Action(2, B, 2)]),
+    ],
+)
+def test_dependencies_of_a_chain(action, needed):
+    assert list(dependencies(action, one_f_one_b(p=4, m=8))) == needed
+
+
+def test_dependencies_where_backward_is_split():
+    schedule = golden("zbh1_p4_m8")
+    assert dependencies(Action(1, I, 2), schedule) == (Action(1, F, 2), Action(2, I, 2))
+    assert dependencies(Action(1, W, 2), schedule) == (Action(1, I, 2),)
+    assert set(dependents(Action(1, I, 2), schedule)) == {Action(1, W, 2), Action(0, I, 2)}
+
+
+def test_chains_do_not_depend_on_each_other():
+    """Stage 4 opens DualPipe's second chain, and follows stage 3 in DualPipeV's only one."""
+    assert dependencies(Action(4, F, 5), dualpipe()) == ()
+    assert dependencies(Action(3, B, 1), dualpipe()) == (Action(3, F, 1),)
+    assert dependencies(Action(4, F, 5), dualpipe_v()) == (Action(3, F, 5),)
+
+
+@given(legal_schedules())
+def test_dependencies_agree_with_the_rules_written_twice(schedule):
+    actions = [a for order in schedule.orders for entry in order for a in entry.actions]
+    for action in actions:
+        found, expected = dependencies(action, schedule), rules(action, schedule.chain_length)
+        assert len(found) == len(expected)
+        assert all(a in some and a in actions for a, some in zip(found, expected, strict=True))
+        assert all(action in dependencies(other, schedule) for other in dependents(action, schedule))
+        assert all(action in dependents(needed, schedule) for needed in found)
+
+
+# costs
+
+
+def test_costs_default_to_each_other():
+    assert Costs().duration(Action(0, B, 0)) == 1
+    split = Costs(forward=1, input_grad=3, weight_grad=2)
+    assert [split.duration(Action(0, kind, 0)) for kind in (F, B, I, W)] == [1, 5, 3, 2]
+    assert Costs(backward=5, input_grad=3).duration(Action(0, W, 0)) == 2
+    pair = Overlap(Action(0, F, 1), Action(1, B, 0))
+    assert Costs(forward=[1, 2], backward=[3, 4]).duration(pair) == 5
+    assert Costs(overlapped=1.5).duration(pair) == 1.5
+
+
+def test_costs_of_each_stage_must_fit_the_schedule():
+    Costs(forward=[1, 2, 3, 4]).check(one_f_one_b(p=4, m=2))
+    with pytest.raises(
+        ValueError, match="for 3 stages, but 1F1B p=4 m=2 has 4: give one number for all, or one a stage"
+    ):
+        Costs(forward=[1, 2, 3]).check(one_f_one_b(p=4, m=2))
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "1", [1, -1]])
+def test_impossible_costs_are_refused(wrong):
+    with pytest.raises(ValueError, match="a cost is a number of at least 0"):
+        Costs(forward=wrong)
+
+
+@given(st.integers(0, 99), st.sampled_from([F, B, I, W]), st.integers(0, 99))
+def test_an_action_reads_back(stage, kind, microbatch):
+    action = Action(stage, kind, microbatch)
+    assert parse_entry(str(action)) == action
