@@ -7,7 +7,6 @@ export PYTHON PIP_ARGS
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
 PY := .venv/bin/python
-NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 # JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -25,12 +24,10 @@ lab: setup ## the course, in JupyterLab
 demo: setup ## three schedules for real, without a browser
 	$(PY) -m ppedu compare $(DEMO_ARGS)
 
-test: setup ## every test: those that measure time alone, then notebooks; minutes
+test: setup ## every test; those that measure time run alone, notebooks last; minutes
 	$(PY) -m pytest -m "not timing" $(PYTEST_ARGS)
-	@if grep -rqs 'mark\.timing' tests; then set -x; $(PY) -m pytest -m timing $(PYTEST_ARGS); fi
-ifneq ($(NOTEBOOKS),)
+	$(PY) -m pytest -m timing $(PYTEST_ARGS)
 	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(PYTEST_ARGS)
-endif
 
 check: setup ## lint, types and the tests of the core; seconds
 	$(PY) -m ruff check
@@ -39,7 +36,7 @@ check: setup ## lint, types and the tests of the core; seconds
 	$(PY) -m pytest -q --core $(PYTEST_ARGS)
 
 notebooks: setup ## run the notebooks and write their outputs into them
-	$(PY) scripts/notebooks.py $(NOTEBOOKS)
+	$(PY) scripts/notebooks.py $(wildcard notebooks/*.ipynb)
 
 bench: setup ## measure the figures that the README quotes
 	$(PY) -m benchmarks $(BENCH_ARGS)

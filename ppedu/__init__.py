@@ -22,8 +22,10 @@ from ppedu.timeline import Span, Timeline
 from ppedu.validate import Violation, violations
 
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
+    from ppedu.exercises import reveal
     from ppedu.plot import plot_compare, plot_memory, plot_timeline
     from ppedu.runtime.errors import RunError
+    from ppedu.runtime.machine import machine
     from ppedu.runtime.split import split
     from ppedu.runtime.train import Run, train
 
@@ -47,11 +49,13 @@ __all__ = [
     "dependents",
     "forward_only",
     "gpipe",
+    "machine",
     "naive",
     "one_f_one_b",
     "plot_compare",
     "plot_memory",
     "plot_timeline",
+    "reveal",
     "simulate",
     "split",
     "train",
@@ -64,6 +68,8 @@ _LATE = {
     "plot_compare": "ppedu.plot",
     "plot_memory": "ppedu.plot",
     "plot_timeline": "ppedu.plot",
+    "machine": "ppedu.runtime.machine",
+    "reveal": "ppedu.exercises",
     "split": "ppedu.runtime.split",
     "train": "ppedu.runtime.train",
 }

@@ -131,23 +131,17 @@ def _pace(options: argparse.Namespace) -> Costs | None:
 
 
 def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) -> Pair:
-    import torch
-
-    from ppedu.data import Batches
-    from ppedu.models import ByteGPT, next_byte_loss
-    from ppedu.runtime.train import train
+    from ppedu.course import train_course
 
     for name, least in (("sequences", 1), ("steps", 1)):
         if getattr(options, name) < least:
             raise ValueError(f"--{name} is at least {least}: {getattr(options, name)}")
-    rate = options.learning_rate
-    if not 0 < rate < 1e3:
-        raise ValueError(f"--learning-rate is above 0: {rate}")
-    model = ByteGPT(options.blocks, options.width, context=options.context, seed=options.seed)
-    data = Batches(options.sequences * options.m, options.context, seed=options.seed)
-    run = train(
-        model, schedule, data, next_byte_loss, lambda weights: torch.optim.AdamW(weights, lr=rate),
-        steps=options.steps, device=options.device, pace=pace,
+    if not 0 < options.learning_rate < 1e3:
+        raise ValueError(f"--learning-rate is above 0: {options.learning_rate}")
+    run = train_course(
+        schedule, pace, samples=options.sequences * options.m, steps=options.steps, blocks=options.blocks,
+        width=options.width, context=options.context, learning_rate=options.learning_rate, seed=options.seed,
+        device=options.device,
     )  # fmt: skip
     return Pair(run, simulate(schedule, pace or run.timeline.costs()))
 

@@ -1,8 +1,8 @@
 """Pictures of timelines, to be put on a slide: what ran when on which rank, what waited, what was held in memory.
 
 Each function returns the Axes that it drew on, saves nothing, shows nothing and leaves matplotlib's settings as they
-were. Without `ax` it opens one pyplot figure, which a notebook shows once. `ax.get_label()` is the picture's text twin,
-one line a timeline; `str(timeline)` has every operation. Lengths below are in points (1/72 inch).
+were. Without `ax` it opens one pyplot figure, which a notebook shows once and prints as its text twin (`ax.get_label()`,
+one line a timeline: an alt text); `str(timeline)` has every operation. Lengths below are in points (1/72 inch).
 Letters: p ranks, m microbatches; F forward, B backward, I and W its halves (B = I + W).
 """
 
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, OffsetBox, TextArea
 from matplotlib.patches import Rectangle
@@ -27,7 +28,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from ppedu.schedule import Entry, Schedule
+from ppedu.schedule import Kind, Schedule
 from ppedu.timeline import Span, Timeline
 
 PALETTE: dict[str, str] = {
@@ -53,10 +54,10 @@ WORD: dict[str, str] = {"F": "forward", "B": "backward", "I": "input gradient", 
 """What the letters stand for."""
 
 _WIDTH = 864.0  # of a figure of our own: 12 inches, 90 % of a slide's width
-_EDGE = 1.5
+_EDGE, _RIGHT = 1.5, 62.0  # room beside the lanes, and for the peaks
 _DPI = 144
 _SMALLEST, _LABEL, _TITLE = 7.0, 13.0, 15.0  # font sizes
-_STYLE = {
+_STYLE: Any = {  # its keys are literals for the type checker in new versions of matplotlib only
     "font.family": ["DejaVu Sans"],  # it comes with matplotlib: a picture has the same widths everywhere
     "text.usetex": False,
     "axes.grid": False,
@@ -94,7 +95,7 @@ def plot_timeline(
     '1F1B   makespan 22   bubble 27.3 %   in flight 4 3 2 1'
     >>> plt.close(ax.figure)
     """
-    timelines = (t,) if measured is None else (t, measured)
+    timelines = _several((t,) if measured is None else (t, measured))
     if len({one.schedule.num_ranks for one in timelines}) > 1:
         raise ValueError(
             f"two timelines on one axis need the same ranks: {timelines[0].label} has "
@@ -219,10 +220,14 @@ class _Layout:
 
 
 def _several(timelines: Timeline | Sequence[Timeline]) -> tuple[Timeline, ...]:
-    found = (timelines,) if isinstance(timelines, Timeline) else tuple(timelines)
-    if not found:
+    if isinstance(timelines, Timeline):
+        return (timelines,)
+    given = tuple(timelines) if isinstance(timelines, Iterable) else (timelines,)
+    if not all(isinstance(t, Timeline) for t in given):
+        raise TypeError("pictures are drawn of timelines: simulate(schedule) returns one, and a run has run.timeline")
+    if not given:
         raise ValueError("there is nothing to draw: give at least one timeline")
-    return found
+    return given
 
 
 def _tracks(timelines: Sequence[Timeline]) -> tuple[_Track, ...]:
@@ -246,7 +251,9 @@ def _layout(groups: Sequence[Sequence[_Track]], headings: bool, in_flight: bool,
     rows = sum(track.timeline.schedule.num_ranks for group in groups for track in group)
     height = min(34.0, max(12.0, 480 / rows / (1.8 if in_flight else 1.15)))
     lanes: list[_Lane] = []
-    labels, heads, marks = [], [], []
+    labels: list[tuple[float, str]] = []
+    heads: list[tuple[float, str]] = []
+    marks: list[tuple[float, _Track]] = []
     y = 0.0
     for group, name in zip(groups, names, strict=True):
         if headings:
@@ -293,16 +300,17 @@ def _figures(tracks: Sequence[_Track]) -> tuple[str, ...]:
         " / ".join(dict.fromkeys(t.schedule.name for t in timelines)),
         "makespan " + " → ".join(spans),
         "bubble " + " → ".join(dict.fromkeys(f"{100 * t.bubble_fraction:.1f} %" for t in timelines)),
-        "in flight " + " → ".join(dict.fromkeys(map(_peaks, timelines))),
+        "in flight " + " → ".join(dict.fromkeys(_listed(t.peak_in_flight) for t in timelines)),
         *stopped,
     )
 
 
-def _peaks(t: Timeline) -> str:
-    peaks = t.peak_in_flight
-    if len(peaks) > 8 and len(set(peaks)) == 1:
-        return f"{peaks[0]} on every rank"
-    return " ".join(map(str, peaks)) if len(peaks) <= 16 else f"at most {max(peaks)}"
+def _listed(values: Sequence[float]) -> str:
+    """One figure a rank, or what they have in common where that is too long for a title."""
+    texts = [f"{value:.3g}" for value in values]
+    if len(texts) > 8 and len(set(texts)) == 1:
+        return f"{texts[0]} on every rank"
+    return " ".join(texts) if len(texts) <= 16 else f"at most {max(values):.3g}"
 
 
 def _caption(tracks: Sequence[_Track]) -> str:
@@ -326,17 +334,12 @@ def _stages(schedule: Schedule, rank: int) -> list[int]:
     return [stage for stage, holder in enumerate(schedule.rank_of_stage) if holder == rank]
 
 
-def _whole(tracks: Sequence[_Track]) -> bool:
-    """All operations end at whole numbers, so that the axis needs no others."""
-    ends = (track.at(span.end) for track in tracks for span in track.timeline.spans)
-    return all(abs(end - round(end)) < 1e-9 for end in ends)
-
-
 def _time_label(tracks: Sequence[_Track]) -> str:
     unit = tracks[0].unit.replace("us", "µs")
     if unit:
         return f"time ({unit})"
-    forwards = (s.duration for track in tracks for s in track.timeline.spans if str(s.action.actions[0].kind) == "F")
+    alone = [span for track in tracks for span in track.timeline.spans if len(span.action.actions) == 1]
+    forwards = (span.duration for span in alone if span.action.actions[0].kind is Kind.F)
     ones = all(abs(duration - 1) < 1e-9 for duration in forwards)
     return "time (units of F)" if ones else "time (units)"
 
@@ -383,9 +386,9 @@ class _Page:
         """The font size for a text in a row of the layout that is `room` high."""
         return min(wished, 0.74 * room * self.dy)
 
-    def text(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"], **more: object) -> Text:
-        kwargs = {"va": "center_baseline", "ha": "center", "clip_on": True, **more}
-        return self.ax.text(x, y, text, fontsize=size, color=color, **kwargs)  # type: ignore[arg-type]
+    def text(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"], **more: Any) -> Text:
+        more = {"va": "center_baseline", "ha": "center", "clip_on": True, **more}
+        return self.ax.text(x, y, text, fontsize=size, color=color, **more)
 
     def beside(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"]) -> None:
         """A text to the right of a point, outside the Axes where it must."""
@@ -414,12 +417,16 @@ def _margins(layout: _Layout, frame: _Frame) -> tuple[float, float, float, float
     """Left, right, bottom and top margin of a figure of our own."""
     left, minor = max(_LABEL * _em(text) for _, text in layout.ranks), _minor_width(layout)
     left = 14 + (left + minor if any(lane.name for lane in layout.lanes) else max(left, minor))
-    right = 62.0 if any(lane.strip for lane in layout.lanes) else 16.0
-    inside = _WIDTH - left - right
-    lines = 1 + _fit(frame.caption.split(), " ", inside, 11, 3, False)[0].count("\n")
-    bottom = 46 + (0 if frame.key_beside(inside) else 20) + 15 * lines
-    heads = _fit(frame.title, "   ", inside, _TITLE, 2, True)[0] if frame.title else ""
-    return left, right, bottom, 12 + (20 + 20 * heads.count("\n") if heads else 0)
+    right = _RIGHT if any(lane.strip for lane in layout.lanes) else 16.0
+    return (left, right, *_rows_around(frame, _WIDTH - left - right))
+
+
+def _rows_around(frame: _Frame, width: float) -> tuple[float, float]:
+    """What the texts below and above the Axes need."""
+    lines = 1 + _fit(frame.caption.split(), " ", width, 11, 3, False)[0].count("\n")
+    bottom = 46 + (0 if frame.key_beside(width) else 20) + 15 * lines
+    title = _fit(frame.title, "   ", width, _TITLE, 2, True)[0]
+    return bottom, 12 + (22 + 20 * title.count("\n") if title else 0)
 
 
 def _minor_width(layout: _Layout) -> float:
@@ -427,28 +434,48 @@ def _minor_width(layout: _Layout) -> float:
     return max(10 * _em(name) for name in names) + (8 if any(names) else 0)
 
 
-def _page(layout: _Layout, tracks: Sequence[_Track], frame: _Frame, ax: Axes | None) -> _Page:
-    """Open the Axes, label everything around the lanes, then measure what is left for them."""
+def _page(layout: _Layout, tracks: Sequence[_Track], frame: _Frame, ax: Axes) -> _Page:
+    """Label everything around the lanes, then measure what is left for them."""
     longest = max(track.makespan for track in tracks) or 1.0
-    if ax is None:
-        ax = _figure(layout.height, _margins(layout, frame))
     edge = longest * _EDGE / _WIDTH  # room for half a line
-    ax.set(xlim=(-edge, longest + edge), ylim=(layout.height, 0), facecolor=PALETTE["paper"])
-    ax.set_label("\n".join(repr(track.timeline) for track in tracks))
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=_whole(tracks)))
-    _around(ax, frame)
-    page = _measured(ax, longest, layout.height)
-    _side_labels(page, layout)
+    ax.set(xlim=(-edge, longest + edge), ylim=(layout.height, 0))
+    _plain(ax, tracks)
+    _time_ticks(ax, tracks)
+    _side_labels(_measured(ax, longest, layout.height), layout)
+    peaks = (
+        _RIGHT if _settle(ax) and any(lane.strip for lane in layout.lanes) else 0.0
+    )  # a layout will make room for them
+    _around(ax, frame, _points(ax)[0] - peaks)
+    _side_labels(_measured(ax, longest, layout.height), layout)  # for the height that is left
     return _measured(ax, longest, layout.height)
 
 
+class _Picture(Figure):
+    """A figure that prints as its text twin, where matplotlib's would print its size in pixels."""
+
+    def __repr__(self) -> str:
+        return "\n".join(str(ax.get_label()) for ax in self.axes)
+
+
 def _figure(height: float, margins: tuple[float, float, float, float]) -> Axes:
+    """Axes on a figure of its own. Call it outside of _STYLE: the first figure of a notebook loads the backend, which
+    switches matplotlib to interactive for good; were that undone, no later figure would be shown."""
     left, right, bottom, top = margins
     whole = height + bottom + top
-    figure = plt.figure(figsize=(_WIDTH / 72, whole / 72), dpi=_DPI, facecolor=PALETTE["paper"])
-    return figure.add_axes((left / _WIDTH, bottom / whole, (_WIDTH - left - right) / _WIDTH, height / whole))
+    figure = plt.figure(
+        figsize=(_WIDTH / 72, whole / 72), dpi=_DPI, facecolor=PALETTE["paper"], layout="none", FigureClass=_Picture
+    )
+    with plt.rc_context(_STYLE):
+        return figure.add_axes((left / _WIDTH, bottom / whole, (_WIDTH - left - right) / _WIDTH, height / whole))
+
+
+def _plain(ax: Axes, tracks: Sequence[_Track]) -> None:
+    ax.set_facecolor(PALETTE["paper"])
+    ax.grid(False)
+    ax.set_label("\n".join(repr(track.timeline) for track in tracks))
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    _settle(ax)
 
 
 def _points(ax: Axes) -> tuple[float, float]:
@@ -456,40 +483,51 @@ def _points(ax: Axes) -> tuple[float, float]:
     return box.width * 72 / ax.figure.dpi, box.height * 72 / ax.figure.dpi
 
 
+def _settle(ax: Axes) -> bool:
+    """Let the layout engine, if the figure has one, give the Axes its size. Says whether it has one."""
+    figure = ax.figure.canvas.figure  # the whole one, where the Axes stands in a subfigure
+    if figure.get_layout_engine() is None:
+        return False
+    figure.draw_without_rendering()
+    return True
+
+
 def _measured(ax: Axes, longest: float, height: float) -> _Page:
-    figure = ax.get_figure(root=True)
-    if figure is not None and figure.get_layout_engine() is not None:
-        figure.draw_without_rendering()  # the layout engine gives the Axes its size only now
+    _settle(ax)
     width_points, height_points = _points(ax)
     return _Page(ax, width_points / (longest * (1 + 2 * _EDGE / _WIDTH)), height_points / height)
 
 
-def _around(ax: Axes, frame: _Frame) -> None:
+def _time_ticks(ax: Axes, tracks: Sequence[_Track]) -> None:
+    """Whole numbers where all operations end at such; no more ticks than the width has room for."""
+    ends = (track.at(span.end) for track in tracks for span in track.timeline.spans)
+    whole = all(abs(end - round(end)) < 1e-9 for end in ends)
+    bins = min(12, max(2, int(_points(ax)[0] / 45)))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=bins, steps=[1, 2, 5, 10], integer=whole))
+
+
+def _around(ax: Axes, frame: _Frame, width: float) -> None:
     """Title above; axis label, key and caption below. On Axes of a small width all of it is smaller."""
-    width, _ = _points(ax)
     small = min(1.0, max(0.6, width / 550))
     if frame.title:
         title, size = _fit(frame.title, "   ", width, _TITLE * small, 2, True)
-        ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=8)
+        ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=10)
     ax.tick_params(axis="x", labelsize=11 * small, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
     ax.set_xlabel(frame.time_label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
     beside = frame.key_beside(width / small)
     words = frame.key_width(True) <= width / small
-    _put_key(
-        ax, [_swatch(kind, word if words else "", small) for kind, word in frame.key], (22 if beside else 42) * small
-    )
+    if frame.key:
+        swatches = [_swatch(kind, word if words else "", small) for kind, word in frame.key]
+        _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
     caption, size = _fit(frame.caption.split(), " ", width, 11 * small, 3, False)
     ax.annotate(
-        caption, (0, 0), (0, (-44 if beside else -64) * small), "axes fraction", "offset points", va="top", ha="left",
+        caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points", va="top", ha="left",
         fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
     )  # fmt: skip
 
 
 def _put_key(ax: Axes, swatches: Sequence[OffsetBox], below: float) -> None:
-    figure = ax.get_figure(root=True)
-    if figure is None or not swatches:
-        return
-    shift = ScaledTranslation(0, -below / 72, figure.dpi_scale_trans)
+    shift = ScaledTranslation(0, -below / 72, ax.figure.dpi_scale_trans)
     row = HPacker(children=list(swatches), pad=0, sep=12, align="center")
     ax.add_artist(
         AnchoredOffsetbox(
@@ -500,25 +538,28 @@ def _put_key(ax: Axes, swatches: Sequence[OffsetBox], below: float) -> None:
 
 
 def _swatch(kind: str, word: str, small: float = 1.0) -> OffsetBox:
-    """A small box as the lanes show it, and what it means."""
+    """A small box as the lanes show it, or in a colour, and what it means."""
     width, height = 18 * small, 14 * small
     area = DrawingArea(width, height)
     for letter, top, bottom in _parts(kind):
-        fill = PALETTE.get(letter, PALETTE["paper"])
-        edge, line = (_edge(fill), 0.6) if letter in SHAPE else (PALETTE["ink"], 1.6 * (kind == "critical path"))
+        fill = PALETTE.get(letter, letter)
+        edge, line = (
+            (PALETTE["ink"], 1.6) if kind == "paper" else (_edge(fill), 0.6 * (kind not in PALETTE or kind in SHAPE))
+        )
         shape = (0, height * (1 - bottom)), width, height * (bottom - top)
         area.add_artist(Rectangle(*shape, facecolor=fill, edgecolor=edge, linewidth=line))
         if letter in HATCH:
             soft = _soft(fill)
             area.add_artist(Rectangle(*shape, facecolor="none", edgecolor=soft, linewidth=0, hatch=HATCH[letter]))
         if kind in SHAPE:
-            x, y = width / 2, height * (1 - (top + bottom) / 2)
-            style = {"size": 9 * small, "weight": "bold", "color": _on(fill), "ha": "center", "va": "center_baseline"}
-            area.add_artist(Text(x, y, letter, **style))
+            middle = width / 2, height * (1 - (top + bottom) / 2)
+            text = Text(*middle, letter, color=_on(fill), size=9 * small, weight="bold", ha="center")
+            text.set_verticalalignment("center_baseline")
+            area.add_artist(text)
     if not word:
         return area
-    text = TextArea(word, textprops={"fontsize": 11 * small, "color": PALETTE["ink"]})
-    return HPacker(children=[area, text], pad=0, sep=5 * small, align="center")
+    said = TextArea(word, textprops={"fontsize": 11 * small, "color": PALETTE["ink"]})
+    return HPacker(children=[area, said], pad=0, sep=5 * small, align="center")
 
 
 def _parts(kind: str) -> list[tuple[str, float, float]]:
@@ -532,32 +573,26 @@ def _parts(kind: str) -> list[tuple[str, float, float]]:
 
 def _key(tracks: Sequence[_Track], in_flight: bool, critical_path: bool) -> tuple[tuple[str, str], ...]:
     """What the picture shows, in the order of the letters."""
-    entries = {type(s.action).__name__: s.action for track in tracks for s in track.timeline.spans}
-    kinds = {
-        str(a.kind)
-        for track in tracks
-        for s in track.timeline.spans
-        if len(s.action.actions) == 1
-        for a in s.action.actions
-    }
-    key = [(kind, word) for kind, word in WORD.items() if kind in kinds]
-    key += [("pair", "both at once")] * ("Overlap" in entries)
-    key += [("idle", "bubble")]
-    key += [("in flight", "in flight")] * in_flight
-    return (*key, *[("critical path", "critical path")] * critical_path)
+    entries = [span.action.actions for track in tracks for span in track.timeline.spans]
+    kinds = {parts[0].kind.value for parts in entries if len(parts) == 1}
+    shown = [(kind, word) for kind, word in WORD.items() if kind in kinds]
+    shown += [("pair", "both at once")] * any(len(parts) > 1 for parts in entries)
+    shown += [("idle", "bubble")]
+    shown += [("in flight", "in flight")] * in_flight
+    return (*shown, *[("paper", "critical path")] * critical_path)
 
 
-def _every(page: _Page, layout: _Layout, size: float) -> int:
-    """Label every so many ranks, so that labels of a size have room."""
-    pitch = layout.ranks[1][0] - layout.ranks[0][0] if len(layout.ranks) > 1 else layout.height
-    return math.ceil(1.2 * size / (pitch * page.dy))
+def _every(page: _Page, rows: Sequence[float], size: float) -> int:
+    """Label every so many rows, so that labels of a size have room."""
+    pitch = min((b - a for a, b in pairwise(rows)), default=math.inf)
+    return max(1, math.ceil(1.2 * size / (pitch * page.dy)))
 
 
 def _side_labels(page: _Page, layout: _Layout) -> None:
     """Ranks as major ticks; what a row is (predicted, measured, in flight) as minor ticks, nearer to the lanes."""
     ax, lane = page.ax, layout.lanes[0]
     size = max(_SMALLEST, page.size(_LABEL, lane.height))
-    every = _every(page, layout, size)
+    every = _every(page, [y for y, _ in layout.ranks], size)
     ax.set_yticks([y for y, _ in layout.ranks[::every]], [text for _, text in layout.ranks[::every]])
     minor = [(each.middle, each.name) for each in layout.lanes if each.name]
     minor += [(each.strip_bottom - each.strip / 2, "in flight") for each in layout.lanes if each.strip]
@@ -594,6 +629,7 @@ def _draw(
     frame = _Frame(title, _time_label(tracks), _caption(tracks), key)
     paths = {id(track): set(track.timeline.critical_path()) for track in critical}
     boxes = [box for lane in layout.lanes for box in _boxes(lane, paths.get(id(lane.track)))]
+    ax = _figure(layout.height, _margins(layout, frame)) if ax is None else ax
     with plt.rc_context(_STYLE):
         page = _page(layout, tracks, frame, ax)
         _grounds(page, layout)
@@ -605,7 +641,7 @@ def _draw(
             _strips(page, layout)
         for track in critical:
             _outline(page, [lane for lane in layout.lanes if lane.track is track])
-    return page.ax
+    return ax
 
 
 def _boxes(lane: _Lane, path: set[Span] | None) -> Iterator[_Box]:
@@ -744,21 +780,13 @@ def _fill(page: _Page, boxes: Sequence[_Box]) -> None:
     for box in boxes:
         groups[box.kind, box.fill].append(box)
     for (kind, fill), group in groups.items():
+        outlines = [_rounded(page, box) for box in group]
         narrow = min(box.right - box.left for box in group) * page.dx < 3
-        page.ax.add_collection(
-            PolyCollection(
-                [_rounded(page, box) for box in group], facecolor=fill, edgecolor=_edge(fill),
-                linewidth=0 if narrow else 0.5, zorder=2,
-            ),
-            autolim=False,
-        )  # fmt: skip
-        if kind in HATCH:  # a collection of its own: its colour is softer than the edge's, so that text stays legible
-            shapes = [_rounded(page, box) for box in group]
-            soft = _soft(fill)
-            page.ax.add_collection(
-                PolyCollection(shapes, facecolor="none", edgecolor=soft, linewidth=0, hatch=HATCH[kind], zorder=2),
-                autolim=False,
-            )
+        line: Any = {"edgecolor": _edge(fill), "linewidth": 0 if narrow else 0.5}
+        page.ax.add_collection(PolyCollection(outlines, facecolor=fill, **line, zorder=2), autolim=False)
+        if kind in HATCH:  # apart, for its colour is softer than the edge's: text on it stays legible
+            line = {"edgecolor": _soft(fill), "linewidth": 0, "hatch": HATCH[kind]}
+            page.ax.add_collection(PolyCollection(outlines, facecolor="none", **line, zorder=2), autolim=False)
 
 
 def _numbers(page: _Page, boxes: Sequence[_Box]) -> None:
@@ -795,18 +823,20 @@ def _level(page: _Page, boxes: Sequence[_Box]) -> tuple[int, float] | None:
 def _strips(page: _Page, layout: _Layout) -> None:
     """What is in flight under each lane, as a share of the largest peak in the picture: one scale for all."""
     peak = max(max(lane.track.timeline.peak_in_flight) for lane in layout.lanes) or 1
-    grounds, areas = [], []
+    longest = max(lane.track.makespan for lane in layout.lanes) or 1.0
     size = max(_SMALLEST, page.size(11, 1.4 * layout.lanes[0].strip))
-    every = _every(page, layout, size)
+    every = _every(page, [lane.top for lane in layout.lanes], size)
+    hair = 0.8 / page.dy  # so that one activation is seen even beside 64
+    grounds, areas = [], []
     for index, lane in enumerate(layout.lanes):
-        track, bottom, end = lane.track, lane.strip_bottom, lane.track.makespan
+        track, bottom, end = lane.track, lane.strip_bottom, lane.track.makespan or longest
         grounds.append(_corners(0, end, bottom - lane.strip, bottom))
-        curve = [
-            (track.at(time), bottom - lane.strip * count / peak) for time, count in _curve(track.timeline, lane.rank)
-        ]
+        heights = [0.0, *(max(count * lane.strip / peak, hair) for count in range(1, peak + 1))]
+        curve = [(track.at(time), bottom - heights[count]) for time, count in _curve(track.timeline, lane.rank)]
         areas.append([(0, bottom), *curve, (end, bottom)])
         if index % every == 0:
-            page.beside(end, bottom - lane.strip / 2, f"peak {track.timeline.peak_in_flight[lane.rank]}", size)
+            count = track.timeline.peak_in_flight[lane.rank]
+            page.beside(longest if lane.name else end, bottom - lane.strip / 2, f"peak {count}", size)
     pale = _mix(PALETTE["idle"], 0.55)
     page.ax.add_collection(PolyCollection(grounds, facecolor=pale, linewidth=0, zorder=1), autolim=False)
     page.ax.add_collection(PolyCollection(areas, facecolor=PALETTE["in flight"], linewidth=0, zorder=2), autolim=False)
@@ -827,7 +857,7 @@ def _outline(page: _Page, lanes: Sequence[_Lane]) -> None:
     lane_of = {lane.rank: lane for lane in lanes}
     path = track.timeline.critical_path()
     edges = [
-        _corners(track.at(span.start), track.at(span.end), lane.top, lane.top + lane.height)
+        _corners(track.at(span.start), track.at(span.end), lane.top, lane.bottom)
         for span in path
         for lane in (lane_of[span.rank],)
     ]
@@ -840,30 +870,29 @@ def _outline(page: _Page, lanes: Sequence[_Lane]) -> None:
     page.ax.add_collection(
         PolyCollection(edges, facecolor="none", edgecolor=ink, linewidth=1.8, zorder=4), autolim=False
     )
-    page.ax.add_collection(LineCollection(hops, colors=ink, linewidths=1.8, zorder=4), autolim=False)
+    page.ax.add_collection(LineCollection(hops, colors=ink, linewidths=1.8, zorder=1.8), autolim=False)
 
 
 # memory
 
 
 def _memory(tracks: Sequence[_Track], rank: int | None, sizes: Sequence[float] | None, ax: Axes | None) -> Axes:
-    rows = [
-        [peak * (1.0 if sizes is None else sizes[r]) for r, peak in enumerate(track.timeline.peak_in_flight)]
-        for track in tracks
-    ]
-    largest = max(max(row) if rank is None else row[rank] for row in rows)
-    factor, unit = (1.0, _counted(tracks)) if sizes is None else _bytes(largest)
+    rows = [[float(peak) for peak in track.timeline.peak_in_flight] for track in tracks]
+    factor, unit = 1.0, _counted(tracks)
+    if sizes is not None:
+        rows = [[peak * size for peak, size in zip(row, sizes, strict=False)] for row in rows]
+        factor, unit = _bytes(max(map(max, rows)) if rank is None else max(row[rank] for row in rows))
     rows = [[value / factor for value in row] for row in rows]
+    shown = rows if rank is None else [[row[rank]] for row in rows]
     names, shades = _labels(tracks), _shades(len(tracks))
-    peaks = [" ".join(f"{v:.3g}" for v in (row if rank is None else [row[rank]])) for row in rows]
-    peaks = [text if len(text) < 40 else f"at most {max(row):.3g}" for text, row in zip(peaks, rows, strict=True)]
-    head = "Peak in flight" if rank is None else f"Rank {rank} in flight, peak"
-    title = (head, *(f"{name} {text}" for name, text in zip(names, peaks, strict=True)))
-    frame = _Frame(title, "rank" if rank is None else _time_label(tracks), _caption(tracks), ())
+    head = ("Peak in flight" if rank is None else f"Rank {rank}, peak in flight") + f" ({unit})" * (sizes is not None)
+    title = (head, *(f"{name} {_listed(row)}" for name, row in zip(names, shown, strict=True)))
+    key = tuple(zip(shades, names, strict=True)) if len(tracks) > 1 else ()
+    frame = _Frame(title, "rank" if rank is None else _time_label(tracks), _caption(tracks), key)
+    label = ("peak " if rank is None else "") + f"in flight ({unit})"
+    ax = _figure(250, (62, 16, *_rows_around(frame, _WIDTH - 78))) if ax is None else ax
     with plt.rc_context(_STYLE):
-        ax = _chart(frame, largest / factor, ("peak " if rank is None else "") + f"in flight ({unit})", tracks, ax)
-        swatches = [_named(shade, name) for shade, name in zip(shades, names, strict=True)]
-        _put_key(ax, swatches if len(tracks) > 1 else (), 22)
+        _chart(ax, frame, max(map(max, shown)), label, tracks)
         if rank is None:
             _bars(ax, rows, shades)
         else:
@@ -895,32 +924,21 @@ def _counted(tracks: Sequence[_Track]) -> str:
 
 def _shades(count: int) -> list[str]:
     """Dark to light, so that series differ in grey as well."""
-    return [_mix("#40336f", 0.72 * index / max(1, count - 1)) for index in range(count)]
+    return (
+        [_mix("#463a78", 0.62 * index / (count - 1)) for index in range(count)] if count > 1 else [PALETTE["in flight"]]
+    )
 
 
-def _named(shade: str, name: str) -> OffsetBox:
-    area = DrawingArea(18, 14)
-    area.add_artist(Rectangle((0, 1), 18, 12, facecolor=shade, edgecolor=_edge(shade), linewidth=0.6))
-    text = TextArea(name, textprops={"fontsize": 11, "color": PALETTE["ink"]})
-    return HPacker(children=[area, text], pad=0, sep=5, align="center")
-
-
-def _chart(frame: _Frame, largest: float, label: str, tracks: Sequence[_Track], ax: Axes | None) -> Axes:
-    """Axes for quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
-    if ax is None:
-        heads = _fit(frame.title, "   ", _WIDTH - 90, _TITLE, 2, True)[0].count("\n")
-        ax = _figure(250, (70, 20, 64 + 15 * (len(frame.caption) > 120), 34 + 20 * heads))
-    ax.set(ylim=(0, 1.12 * largest or 1), facecolor=PALETTE["paper"])
-    ax.set_label("\n".join(repr(track.timeline) for track in tracks))
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+def _chart(ax: Axes, frame: _Frame, largest: float, label: str, tracks: Sequence[_Track]) -> None:
+    """For quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
+    ax.set(ylim=(0, 1.12 * largest or 1))
+    _plain(ax, tracks)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=largest >= 4))
     ax.grid(axis="y", color=PALETTE["idle"], linewidth=1)
     ax.set_axisbelow(True)
-    _around(ax, frame)
+    _around(ax, frame, _points(ax)[0])
     ax.set_ylabel(label, fontsize=11, color=PALETTE["ink"])
     ax.tick_params(axis="y", labelsize=11, labelcolor=PALETTE["ink"], length=0)
-    return ax
 
 
 def _bars(ax: Axes, rows: Sequence[Sequence[float]], shades: Sequence[str]) -> None:
@@ -937,15 +955,15 @@ def _bars(ax: Axes, rows: Sequence[Sequence[float]], shades: Sequence[str]) -> N
         bars = PolyCollection(boxes, facecolor=shade, edgecolor=_edge(shade), linewidth=0.5, zorder=2)
         ax.add_collection(bars, autolim=False)
         for x, value, text in zip(xs, row, texts[index], strict=True) if size >= _SMALLEST else ():
-            style = {"ha": "center", "fontsize": size, "fontweight": "bold", "color": PALETTE["ink"]}
-            ax.annotate(text, (x, value), (0, 3), "data", "offset points", **style)
+            place: Any = {"xy": (x, value), "xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
+            ax.annotate(text, **place, fontsize=size, fontweight="bold", color=PALETTE["ink"])
 
 
 def _curves(ax: Axes, tracks: Sequence[_Track], rank: int, scale: float, shades: Sequence[str]) -> None:
     """What one rank holds over time, one line a timeline; the lighter lines are dashed."""
     longest = max(track.makespan for track in tracks) or 1.0
     ax.set_xlim(0, longest)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=_whole(tracks)))
+    _time_ticks(ax, tracks)
     for index, (track, shade) in enumerate(zip(tracks, shades, strict=True)):
         xs, ys = zip(*((track.at(time), count * scale) for time, count in _curve(track.timeline, rank)), strict=True)
         ax.fill_between(xs, ys, color=shade, alpha=0.12, linewidth=0, zorder=2)

@@ -274,7 +274,6 @@ class Timeline:
             found.append(self._gap_after(rank, since))
         return tuple(found)
 
-    @property
     def costs(self) -> Costs:
         """What operations took: the median of each kind on each stage, as costs to predict with.
 
@@ -295,9 +294,13 @@ class Timeline:
                 return None
             return [median(took.get((kind, stage), [0.0])) for stage in stages]
 
-        forward = medians(Kind.F) or [0.0 for _ in stages]
-        return Costs(forward, medians(Kind.B), medians(Kind.I), medians(Kind.W), unit=self.unit)
+        none = [0.0 for _ in stages]
+        input_grad, weight_grad = medians(Kind.I), medians(Kind.W)
+        if input_grad is not None and weight_grad is None:
+            weight_grad = none  # a run that was stopped before its first W
+        return Costs(medians(Kind.F) or none, medians(Kind.B), input_grad, weight_grad, unit=self.unit)
 
+    @property
     def _by_action(self) -> dict[Action, Span]:
         if self._span_of is None:
             object.__setattr__(self, "_span_of", {a: span for span in self.spans for a in span.action.actions})

@@ -88,11 +88,11 @@ def replay(schedule: Schedule, costs: Costs) -> tuple[Times, tuple[Violation, ..
     found = _frame(schedule) or _structure(schedule)
     if found:
         return [], tuple(found)
-    times = _walk(schedule, costs)
+    times = walk(schedule, costs)
     return times, tuple(_deadlocks(schedule, [len(done) for done in times]))
 
 
-def _walk(schedule: Schedule, costs: Costs) -> Times:
+def walk(schedule: Schedule, costs: Costs) -> Times:
     """An entry starts when its rank is free and all that it needs is there. Times end early where ranks are stuck."""
     steps = _steps(schedule, costs)
     ended: list[float | None] = [None] * (3 * schedule.num_stages * schedule.num_microbatches)
@@ -298,7 +298,7 @@ def _early(schedule: Schedule, stage: int, slots: dict[Kind, Slots]) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class Link:
     """Rank `rank` stands at `entry`, which needs an operation that rank `of` has not run."""
 
     rank: int
@@ -316,39 +316,41 @@ def _deadlocks(schedule: Schedule, reached: list[int]) -> Iterator[Violation]:
     }
     seen: set[int] = set()
     for rank in sorted(links):
-        path: dict[int, _Link] = {}
+        path: dict[int, Link] = {}
         while rank not in seen:
             seen.add(rank)
             path[rank] = links[rank]
             rank = links[rank].of
         if rank in path:
             ranks = list(path)
-            yield _deadlock(schedule, [path[r] for r in ranks[ranks.index(rank) :]], links)
+            yield deadlock(schedule, [path[r] for r in ranks[ranks.index(rank) :]])
 
 
-def _link(schedule: Schedule, rank: int, entry: Entry, reached: list[int]) -> _Link:
+def _link(schedule: Schedule, rank: int, entry: Entry, reached: list[int]) -> Link:
     for part in entry.actions:
         for needed in dependencies(part, schedule):
             place = schedule.place(needed)
             if place is not None and place[1] >= reached[place[0]]:
-                return _Link(rank, entry, needed, place[0])
+                return Link(rank, entry, needed, place[0])
     raise RuntimeError(f"rank {rank} stopped at {entry}, which waits for nothing")
 
 
-def _deadlock(schedule: Schedule, circle: list[_Link], links: dict[int, _Link]) -> Violation:
-    def behind(link: _Link) -> bool:
-        return link.needed not in links[link.of].entry.actions
+def deadlock(schedule: Schedule, circle: list[Link]) -> Violation:
+    """Spell a circle out: each link's `of` is the next one's rank, and its `needed` is, or stands behind, that one's entry."""
+
+    def behind(link: Link, held: Link) -> bool:
+        return link.needed not in held.entry.actions
 
     # Start at the rank whose own operation stands behind what it waits at, so that the sentence ends where it began.
-    turns = (k for k in range(len(circle)) if behind(circle[k - 1]))
+    turns = (k for k in range(len(circle)) if behind(circle[k - 1], circle[k]))
     turn = min(turns, key=lambda k: circle[k].rank, default=0)
     circle = circle[turn:] + circle[:turn]
     texts = []
-    for link in circle:
+    for link, held in zip(circle, circle[1:] + circle[:1], strict=True):
         whose = "its own" if link.of == link.rank else f"rank {link.of}'s"
-        held = schedule.short(links[link.of].entry)
-        how = f"which waits behind {held}" if behind(link) else f"which is part of {held}"
-        same = links[link.of].entry == link.needed
+        name = schedule.short(held.entry)
+        how = f"which waits behind {name}" if behind(link, held) else f"which is part of {name}"
+        same = held.entry == link.needed
         texts.append(
             f"for {whose} {schedule.short(link.needed)}, " + ("which waits" if same else f"{how}, which waits")
         )
@@ -356,15 +358,15 @@ def _deadlock(schedule: Schedule, circle: list[_Link], links: dict[int, _Link]) 
         texts[4:-2] = [f"(... {len(texts) - 6} more ranks ...)"]
     first = circle[0]
     message = f"rank {first.rank} waits at {schedule.short(first.entry)} " + " ".join(texts)
-    message = message.removesuffix(", which waits") + f". {_remedy(schedule, circle, links)}"
+    message = message.removesuffix(", which waits") + f". {_remedy(schedule, circle)}"
     return Violation("deadlock", first.rank, first.entry, first.needed, message)
 
 
-def _remedy(schedule: Schedule, circle: list[_Link], links: dict[int, _Link]) -> str:
+def _remedy(schedule: Schedule, circle: list[Link]) -> str:
     """Changes of one rank's order that would each break the circle (there may be another one behind it)."""
     ways = []
-    for link in circle:
-        entry, needed = links[link.of].entry, link.needed
+    for link, after in zip(circle, circle[1:] + circle[:1], strict=True):
+        entry, needed = after.entry, link.needed
         name, held = schedule.short(needed), schedule.short(entry)
         if needed in entry.actions:
             if isinstance(entry, Overlap):

@@ -19,11 +19,12 @@ settings.register_profile("ppedu", deadline=None)
 settings.load_profile("ppedu")
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py")
-NEEDS_TORCH = re.compile(
-    r"^\s*(import torch|from torch|from ppedu\.(runtime|models|data)|import ppedu\.(runtime|models|data))"
-    r"|^\s*from ppedu import .*\b(models|data|runtime|train|split)\b"
-    r"|ppedu\.(train|split)\(|importorskip\(.torch",
+TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py", "ppedu/course.py")
+# A test file, or a helper of tests, that loads torch: it imports torch or what needs it, or calls what imports that.
+LOADS_TORCH = re.compile(
+    r"^\s*(import|from) (torch|ppedu\.(runtime|models|data|course))\b"
+    r"|^\s*from ppedu import .*\b(runtime|models|data|course|train|split)\b"
+    r"|\bppedu\.(train|split)\(",
     re.MULTILINE,
 )
 
@@ -36,9 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """With --core, leave out what imports torch: such files are not even collected, so torch is not loaded."""
     if not config.getoption("--core"):
         return
-    needing = [path for path in (ROOT / "tests").glob("test_*.py") if NEEDS_TORCH.search(path.read_text("utf-8"))]
-    ignored = [str(ROOT / name) for name in TORCH_SIDE] + [str(path) for path in needing]
-    config.option.ignore = [*(config.option.ignore or ()), *ignored]
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if LOADS_TORCH.search(path.read_text("utf-8"))]
+    ignored = [*(ROOT / name for name in TORCH_SIDE), *tests]
+    config.option.ignore = [*(config.option.ignore or ()), *map(str, ignored)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,10 +24,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": {"schedule"},
     "simulate": {"schedule", "validate", "timeline"},
     "plot": {"schedule", "timeline"},
+    "exercises": {"schedule", "builders", "simulate"},
     "runtime": {"schedule", "validate", "timeline", "runtime"},
+    "course": {"schedule", "models", "data", "runtime"},
 }
 TOP = {"__init__", "__main__", "cli"}  # they put it all together
-TORCH_SIDE = {"runtime", "models", "data"}
+TORCH_SIDE = {"runtime", "models", "data", "course"}
 HEAVY = {"torch", "matplotlib", "numpy"}
 LOADED = f"""
 import sys

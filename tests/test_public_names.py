@@ -28,11 +28,13 @@ PUBLIC = [
     "dependents",
     "forward_only",
     "gpipe",
+    "machine",
     "naive",
     "one_f_one_b",
     "plot_compare",
     "plot_memory",
     "plot_timeline",
+    "reveal",
     "simulate",
     "split",
     "train",
@@ -52,7 +54,12 @@ def test_dir_lists_them(fresh_python):
     assert listed == sorted(listed)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+# The names that need torch take seconds on their first use.
+NEED_TORCH = {name for name, module in ppedu._LATE.items() if module.startswith("ppedu.runtime")}
+ONE_BY_ONE = [pytest.param(name, marks=pytest.mark.slow if name in NEED_TORCH else ()) for name in PUBLIC]
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_each_is_there_and_explained(name):
     value = getattr(ppedu, name)
     if callable(value):
@@ -61,6 +68,7 @@ def test_each_is_there_and_explained(name):
         assert pickle.loads(pickle.dumps(value)) is value  # so it can be sent to a rank
 
 
+@pytest.mark.slow
 def test_star_import(fresh_python):
     names = fresh_python("from ppedu import *; print(*sorted(set(globals())))").split()
     assert set(PUBLIC) <= set(names)

@@ -53,7 +53,10 @@ def test_numbers_of_the_papers():
     assert theory.peak_in_flight("gpipe", 4, 32) == (32,) * 4
 
 
-@pytest.mark.parametrize("form", [theory.makespan, theory.naive_makespan, theory.bubble_fraction, theory.bubble_over_ideal, theory.utilization])
+@pytest.mark.parametrize(
+    "form",
+    [theory.makespan, theory.naive_makespan, theory.bubble_fraction, theory.bubble_over_ideal, theory.utilization],
+)
 @pytest.mark.parametrize(("p", "m", "says"), [(0, 1, "p=0"), (2, 0, "m=0"), (2.5, 1, "p=2.5"), (2, True, "m=True")])
 def test_impossible_numbers_get_a_sentence(form, p, m, says):
     with pytest.raises(ValueError, match=f"a whole number of at least 1: {says}"):

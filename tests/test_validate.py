@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from orders import B, F, I, W, dualpipe, dualpipe_v, golden, legal_schedules, rules
+from orders import B, F, I, dualpipe, dualpipe_v, golden, legal_schedules, rules
 
 from ppedu import validate
 from ppedu.builders import gpipe, one_f_one_b
@@ -176,11 +176,16 @@ def test_the_circle_is_spelled_out():
             "rank 1 waits at B1 for rank 2's B1, which waits behind F2, which waits for rank 1's F2, which waits behind B1. "
             "To break the circle, run B1 before F2 on rank 2, or F2 before B1 on rank 1",
         ),
-        # rank 1 could not run its B0 earlier, since B0 needs F0 there; so only the other way out is offered
         (
             "F0 B0 F1 B1\nF1 F0 B0 B1",
             "rank 0 waits at B0 for rank 1's B0, which waits behind F1, which waits for rank 0's F1, which waits behind B0. "
             "To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0",
+        ),
+        # no advice that cannot be followed: 3F0 needs 1F0, so it cannot go before it
+        (
+            "4F0 0F0 2F0\n1F0 3F0",
+            "rank 0 waits at 4F0 for rank 1's 3F0, which waits behind 1F0, which waits for rank 0's 0F0, which waits behind 4F0. "
+            "To break the circle, run 0F0 before 4F0 on rank 0",
         ),
     ],
 )  # fmt: skip
@@ -381,14 +386,10 @@ def test_the_remedy_breaks_the_circle(schedule, seed):
 
 @pytest.mark.timing
 def test_validation_is_linear():
-    """131,072 operations, and as many in an order that cannot finish."""
+    """131,072 operations, and as many in an order that cannot finish: under a second of processor time each."""
     schedule = one_f_one_b(p=64, m=1024)
     stuck = replace(schedule, orders=(*schedule.orders[:-1], schedule.orders[-1][2:] + schedule.orders[-1][:2]))
     for each, found in ((schedule, 0), (stuck, 1)):
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(violations(each)) == found
-        assert time.perf_counter() - start < 1.0
-
-
-def test_letters():
-    assert [str(kind) for kind in (F, B, I, W)] == ["F", "B", "I", "W"]
+        assert time.process_time() - start < 1.0

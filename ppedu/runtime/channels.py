@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ _DTYPES = (
 _MAX_DIMS = 8
 
 Shape = tuple[torch.Size, torch.dtype]
+Form: TypeAlias = tuple[int, int]
+"""What the shape of a stage's output depends on: (samples in the microbatch, number of the shape of its samples)."""
 
 
 @dataclass(slots=True)
@@ -90,30 +92,54 @@ class Outbox:
 
     group: Group
     to: int
-    announced: set[tuple[int, int]] = field(default_factory=set)  # (stage, microbatch size) whose shape is known there
-    pending: deque[tuple[Any, Tensor]] = field(default_factory=deque)
+    announced: dict[tuple[int, Form], Shape] = field(default_factory=dict)  # (stage, form) -> shape that is known there
+    pending: deque[list[tuple[Any, Tensor]]] = field(default_factory=deque)  # each tensor, its header and its stamp
+    gone: int = 0  # tensors of this step that have arrived
 
-    def send(self, action: Action, tensor: Tensor, size: int, stamp: float | None) -> None:
+    def send(self, action: Action, tensor: Tensor, form: Form, stamp: float | None) -> None:
         """Start to send; the tensor is kept until it is gone. `stamp`: when it was computed, where the receiver asks."""
         tensor = tensor.contiguous()
-        if action.kind is Kind.F and (action.stage, size) not in self.announced:
-            self.announced.add((action.stage, size))
-            self._start(self.group.control, _header(tensor), HEADER)
+        parts = []
+        if action.kind is Kind.F and self._is_news(action, tensor, form):
+            parts.append(self._start(self.group.control, _header(tensor), HEADER))
         if self.group.through_host:
             tensor = tensor.to("cpu")
-        self._start(self.group.data[self.group.rank, self.to], tensor, DATA)
+        parts.append(self._start(self.group.data[self.group.rank, self.to], tensor, DATA))
         if stamp is not None:
-            self._start(self.group.control, torch.tensor([stamp], dtype=torch.float64), STAMP)
-        while self.pending and self.pending[0][0].is_completed():
-            self.pending.popleft()
+            parts.append(self._start(self.group.control, torch.tensor([stamp], dtype=torch.float64), STAMP))
+        self.pending.append(parts)
+        while self.pending and all(work.is_completed() for work, _ in self.pending[0]):
+            self._let_go()
 
-    def _start(self, via: dist.ProcessGroup, tensor: Tensor, tag: int) -> None:
+    def _is_news(self, action: Action, tensor: Tensor, form: Form) -> bool:
+        """The receiver does not know the shape yet. Raises ValueError where it knows another one."""
+        shape = tensor.shape, tensor.dtype
+        known = self.announced.setdefault((action.stage, form), shape)
+        if known != shape:
+            raise ValueError(
+                f"the shape of what a stage passes on may depend on the shape of its inputs only, but stage {action.stage} "
+                f"passed on {tuple(known[0])} {known[1]} before, and now {tuple(shape[0])} {shape[1]} for inputs alike"
+            )
+        return known is shape
+
+    def _start(self, via: dist.ProcessGroup, tensor: Tensor, tag: int) -> tuple[Any, Tensor]:
         to = self.to if via is self.group.control else _index(self.to, self.group.rank)
-        self.pending.append((via.send([tensor], to, tag), tensor))
+        return via.send([tensor], to, tag), tensor
+
+    def release(self, count: int) -> None:
+        """The first `count` tensors of this step have arrived: let go of them. (Gloo does not say so by itself.)"""
+        while self.gone < count:
+            self._let_go()
 
     def flush(self) -> None:
         while self.pending:
-            self.pending.popleft()[0].wait()
+            self._let_go()
+        self.gone = 0
+
+    def _let_go(self) -> None:
+        for work, _ in self.pending.popleft():
+            work.wait()
+        self.gone += 1
 
 
 @dataclass(slots=True)
@@ -123,15 +149,15 @@ class Inbox:
     group: Group
     source: int
     sequence: Sequence[Action]
-    shapes: dict[tuple[int, Kind, int], Shape]  # (stage, F or B, microbatch size) -> what arrives
+    shapes: dict[tuple[int, Kind, Form], Shape]  # (stage, F or B, form) -> what arrives
     stamped: bool
-    sizes: Sequence[int] = ()
+    forms: Sequence[Form] = ()
     taken: int = 0
     posted: deque[tuple[Any, Tensor, Any, Tensor | None]] = field(default_factory=deque)
 
-    def start(self, sizes: Sequence[int]) -> None:
-        """A new step: `sizes[i]` samples in microbatch i."""
-        self.sizes, self.taken = sizes, 0
+    def start(self, forms: Sequence[Form]) -> None:
+        """A new step, with a form for each microbatch."""
+        self.forms, self.taken = forms, 0
         self.post()
 
     def post(self) -> None:
@@ -159,8 +185,8 @@ class Inbox:
             tensor = tensor.to(self.group.device)
         return tensor, None if stamp is None else stamp.item()
 
-    def _key(self, action: Action) -> tuple[int, Kind, int]:
-        return action.stage, Kind.F if action.kind is Kind.F else Kind.B, self.sizes[action.microbatch]
+    def _key(self, action: Action) -> tuple[int, Kind, Form]:
+        return action.stage, Kind.F if action.kind is Kind.F else Kind.B, self.forms[action.microbatch]
 
     def _post_one(self, shape: Shape) -> None:
         via, here = self.group.data[self.source, self.group.rank], "cpu" if self.group.through_host else self.group.device
@@ -193,32 +219,39 @@ class Channels:
 
     def __init__(self, group: Group, program: Program, stamped: bool) -> None:
         self.group, self.stamped = group, stamped
-        self.shapes: dict[tuple[int, Kind, int], Shape] = {}
+        self.shapes: dict[tuple[int, Kind, Form], Shape] = {}
         self.outboxes = {i.to: Outbox(group, i.to) for i in program if isinstance(i, Send)}
-        arrivals: dict[int, list[Action]] = {}
+        self.arrivals: dict[int, list[Recv]] = {}
         for i in program:
             if isinstance(i, Recv):
-                arrivals.setdefault(i.source, []).append(i.action)
+                self.arrivals.setdefault(i.source, []).append(i)
         self.inboxes = {
-            source: Inbox(group, source, sequence, self.shapes, stamped) for source, sequence in arrivals.items()
+            source: Inbox(group, source, [i.action for i in arrivals], self.shapes, stamped)
+            for source, arrivals in self.arrivals.items()
         }
-        self.sizes: Sequence[int] = ()
+        self.forms: Sequence[Form] = ()
 
-    def start_step(self, sizes: Sequence[int]) -> None:
-        self.sizes = sizes
+    def start_step(self, forms: Sequence[Form]) -> None:
+        """A new step, with a form for each microbatch."""
+        self.forms = forms
         for inbox in self.inboxes.values():
-            inbox.start(sizes)
+            inbox.start(forms)
 
     def send(self, action: Action, tensor: Tensor, to: int, stamp: float | None) -> None:
-        size = self.sizes[action.microbatch]
-        if action.kind is Kind.F and (key := (action.stage + 1, Kind.B, size)) not in self.shapes:
+        form = self.forms[action.microbatch]
+        if action.kind is Kind.F and (key := (action.stage + 1, Kind.B, form)) not in self.shapes:
             self.shapes[key] = (tensor.shape, tensor.dtype)  # the gradient that comes back looks like what went
             for inbox in self.inboxes.values():
                 inbox.post()
-        self.outboxes[to].send(action, tensor, size, stamp if self.stamped else None)
+        self.outboxes[to].send(action, tensor, form, stamp if self.stamped else None)
 
     def take(self, source: int) -> tuple[Tensor, float | None]:
-        return self.inboxes[source].take()
+        inbox = self.inboxes[source]
+        arrived = self.arrivals[source][inbox.taken]
+        result = inbox.take()
+        if source in self.outboxes:
+            self.outboxes[source].release(arrived.taken_there)
+        return result
 
     def end_step(self) -> None:
         """Wait until everything sent has left: an unwaited send would hang or lose data."""

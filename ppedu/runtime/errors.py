@@ -13,7 +13,12 @@ class RunError(RuntimeError):
     """
 
     def __init__(
-        self, message: str, *, rank: int | None = None, action: str | None = None, step: int | None = None,
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        action: str | None = None,
+        step: int | None = None,
         traceback: str = "",
     ) -> None:
         super().__init__(message)

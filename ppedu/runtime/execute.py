@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ppedu.runtime.channels import Channels, Group
+from ppedu.runtime.fit import explained
 from ppedu.runtime.lower import Program, Recv, Send
 from ppedu.runtime.stage import LossFn, Meter, Stage
 from ppedu.schedule import Action, Costs, Entry, Kind, Schedule
@@ -27,7 +28,7 @@ Data = Sequence[Batch] | Callable[[int], Batch]
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 # Where a rank is when it is at none of its program's instructions: what a hang is explained with.
-STARTING, READING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING = range(-1, -7, -1)
+STARTING, READING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING = range(-1, -8, -1)
 PLACES = {
     STARTING: "starting up",
     READING: "reading its batch",
@@ -35,6 +36,7 @@ PLACES = {
     FLUSHING: "waiting for its last messages to leave",
     STEPPING: "in its optimizer step",
     RETURNING: "handing back its results",
+    CONNECTING: "connecting to the other ranks",
 }
 
 
@@ -150,6 +152,7 @@ class Rank:
         self.do = _slowly if work.pace else _at_once
         self.current: Entry | None = None
         self.step = 0
+        self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
 
     def run(self) -> RankResult:
         torch.manual_seed(self.work.seed + self.work.rank)
@@ -170,7 +173,7 @@ class Rank:
 
     def _run_step(self) -> StepReport:
         self._read_batch()
-        self.channels.start_step(self.sizes)
+        self.channels.start_step([(size, self.sample) for size in self.sizes])
         self.ready: dict[Action, tuple[Tensor, float | None]] = {}  # results that wait for the operation that needs them
         self.losses: list[tuple[int, Tensor]] = []
         timer = _EventTimer(self.clock, self.group.device) if self._by_events else _ClockTimer(self.clock)
@@ -204,6 +207,7 @@ class Rank:
         self.inputs: Sequence[Tensor] = ()
         self.targets: Sequence[Tensor] = ()
         m, samples = self.schedule.num_microbatches, 0
+        self.sample = 0  # which shape the samples have: sequences may be longer in one step than in another
         if self.work.data is not None:
             self.board.put(self.step, READING)
             inputs, targets = batch_of(self.work.data, self.step)
@@ -211,6 +215,7 @@ class Rank:
             samples = len(inputs)
             if self.is_first:
                 self.inputs = inputs.to(self.group.device).tensor_split(m)
+                self.sample = self.sample_shapes.setdefault((inputs.shape[1:], inputs.dtype), len(self.sample_shapes))
             if self.is_last:
                 self.targets = targets.to(self.group.device).tensor_split(m)
             self.meter.ignore((*self.inputs, *self.targets))
@@ -218,9 +223,11 @@ class Rank:
             for other in range(self.group.size):
                 if other != self.group.rank:
                     self.group.send_number(samples, other).wait()
+                    self.group.send_number(self.sample, other).wait()
         else:
             self.board.put(self.step, AWAITING_BATCH)
             agreed = int(self.group.receive_number(self.first_rank))
+            self.sample = int(self.group.receive_number(self.first_rank))
             if self.is_last and samples != agreed:
                 raise ValueError(
                     f"data gave the first rank {agreed} samples and the last rank {samples} in step {self.step}. "
@@ -235,11 +242,13 @@ class Rank:
         if action.kind is Kind.F:
             inputs = self.inputs[i] if stage.first else self._input(action)
             if stage.loss_fn is None:
-                result, _ = stage.forward(i, inputs, train=self.train)
+                with explained(action.stage, stage.module, inputs):
+                    result, _ = stage.forward(i, inputs, train=self.train)
                 self.ready[action] = (result, None)
             else:
                 share = self.sizes[i] / sum(self.sizes)
-                _, loss = stage.forward(i, inputs, self.targets[i], share, self.train)
+                with explained(action.stage, stage.module, inputs):
+                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train)
                 assert loss is not None
                 self.losses.append((i, loss))
             return

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import re
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ppedu.runtime.errors import RunError
-from ppedu.runtime.launch import failure_of, failure_text
+from ppedu.runtime.failures import failure_of, failure_text
 from ppedu.schedule import Schedule
 
-_ABOUT_SHAPES = re.compile(r"shape|size|dtype|dimension|match|multiplied|expected|type|channels", re.IGNORECASE)
+_ABOUT_SHAPES = re.compile(r"shape|size|dtype|\bdim|match|multiplied|expected|type|channels", re.IGNORECASE)
+_TOO_FEW = "Expected more than 1 value per channel"  # what BatchNorm says of a microbatch of one sample
 _KNOWN = ("torch.nn.modules.", "ppedu.models", "ppedu.runtime.split")
 
 
@@ -22,32 +28,100 @@ def tensor_text(shape: Sequence[int], dtype: torch.dtype) -> str:
     return f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"
 
 
-def misfit(stage: int, module: nn.Module, inputs: Tensor, error: BaseException) -> str | None:
-    """A sentence where a stage failed because its first layer cannot take what came in, else None."""
-    if not isinstance(error, RuntimeError | TypeError | ValueError | IndexError) or not _ABOUT_SHAPES.search(str(error)):
+@contextmanager
+def explained(stage: int, module: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Note in an error's `remark` where it means that two stages do not fit."""
+    try:
+        yield
+    except Exception as error:
+        if text := misfit(stage, inputs, error, lambda: module(inputs)):
+            error.remark = text  # type: ignore[attr-defined]
+        raise
+
+
+def misfit(stage: int, inputs: Tensor, error: Exception, forward: Callable[[], object]) -> str | None:
+    """A sentence where a stage failed because it cannot take what came in, else None.
+
+    The stage runs once more to see which operation fails: one that meets what came in as it came, or one inside.
+    """
+    if (
+        not isinstance(error, RuntimeError | ValueError)
+        or not _ABOUT_SHAPES.search(str(error))
+        or _TOO_FEW in str(error)
+    ):
         return None
-    layers = list(module.children()) if isinstance(module, nn.Sequential) else [module]
-    if not layers or _failing(module, error) is not layers[0]:
+    layer = _where_it_fails(inputs, error, forward)
+    if layer is None:
         return None
-    weight = next(layers[0].parameters(), None)
+    weight = next(layer.parameters(), None)
     has = "" if weight is None else f", whose first weight is {tensor_text(weight.shape, weight.dtype)}"
-    takes = f"stage {stage} begins with {_outline(layers[0])}{has}"
     came = tensor_text(inputs.shape, inputs.dtype)
     if stage == 0:
-        return f"the batch does not fit stage 0: a microbatch of inputs is {came}, but {takes}"
+        return f"the batch does not fit stage 0: a microbatch of inputs is {came}, but there it meets {_outline(layer)}{has}"
     return (
-        f"stages {stage - 1} and {stage} do not fit: stage {stage - 1} sends {came}, but {takes}. "
-        f"Make the last layer of stage {stage - 1} return what the first layer of stage {stage} takes"
+        f"stages {stage - 1} and {stage} do not fit: stage {stage - 1} sends {came}, but in stage {stage} it meets "
+        f"{_outline(layer)}{has}. Make the last layer of stage {stage - 1} return what the first of stage {stage} takes"
     )
 
 
-def _failing(module: nn.Module, error: BaseException) -> nn.Module | None:
-    """Which of the stage's layers raised: read from the stack, where nn.Sequential calls its layers one by one."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_locals.get("self") is module and frame.f_code.co_name == "forward":
-            layer = frame.f_locals.get("module")
-            return layer if isinstance(layer, nn.Module) else None
+def _where_it_fails(inputs: Tensor, error: Exception, forward: Callable[[], object]) -> nn.Module | None:
+    """The layer that cannot take what came in; None where the stage fails at something that it computed itself."""
+    quiet = io.StringIO()
+    trace = _Trace(inputs)
+    with torch.no_grad(), redirect_stdout(quiet), redirect_stderr(quiet), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with trace:
+                forward()
+        except Exception as again:
+            if (type(again), str(again)) != (type(error), str(error)):
+                return None
+            frames = [frame for frame, _ in traceback.walk_tb(again.__traceback__)]
+            layers = [frame for frame in frames if isinstance(frame.f_locals.get("self"), nn.Module)]
+            layer = layers[-1].f_locals["self"] if layers else None
+            checked = any(trace.came(value) for value in layers[-1].f_locals.values()) if layers else False
+            refused = checked and type(layer).__module__.startswith("torch.nn.modules.")  # by its own check of shapes
+            return layer if trace.blamed or refused else None
     return None
+
+
+class _Trace(TorchFunctionMode):
+    """Follows what came into a stage. `blamed`: an operation failed that took it as it came (or reshaped, or through
+    a function of its elements), and nothing that the stage had computed from it with its weights."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()
+        self.blamed = False
+        self._as_it_came: dict[int, Tensor] = {id(inputs): inputs}  # by identity; held, so that no number is used again
+        self._computed: dict[int, Tensor] = {}
+
+    def came(self, value: object) -> bool:
+        return id(value) in self._as_it_came
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = list(_tensors((args, kwargs or {})))
+        came = [self.came(t) for t in operands]
+        computed = any(id(t) in self._computed for t in operands)
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self.blamed = any(came) and not computed
+            raise
+        if any(came) or computed:
+            for tensor in _tensors(result):
+                self._as_it_came.pop(id(tensor), None)
+                (self._as_it_came if all(came) else self._computed)[id(tensor)] = tensor
+        return result
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
 
 
 def _outline(layer: nn.Module) -> str:
@@ -61,24 +135,36 @@ def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -
     Only for models of torch's own layers and the course's: those of others may print or count, so they run once, for real.
     """
     modules = [m for stage in stages for m in stage.modules()]
-    if not all(type(m).__module__.startswith(_KNOWN) and not m._forward_hooks and not m._forward_pre_hooks for m in modules):
+    if not all(
+        type(m).__module__.startswith(_KNOWN) and not m._forward_hooks and not m._forward_pre_hooks for m in modules
+    ):
         return
     passing = inputs.to("meta")
     for number, stage in enumerate(stages):
         state = {name: t.to("meta") for name, t in (*stage.named_parameters(), *stage.named_buffers())}
+
+        def forward(stage: nn.Module = stage, state: dict[str, Tensor] = state, passing: Tensor = passing) -> object:
+            return torch.func.functional_call(stage, state, (passing,))
+
         try:
             with torch.no_grad():
-                result = torch.func.functional_call(stage, state, (passing,))
+                result = forward()
         except Exception as error:  # whatever it is, it is known better when it runs for real - but for a misfit
-            text = misfit(number, stage, passing, error)
+            text = misfit(number, passing, error, forward)
             if text is None:
                 return
-            rank, trace = schedule.rank_of_stage[number], failure_text(failure_of(error))
-            action = "F0" if schedule.one_stage_per_rank else f"{number}F0"
-            raise RunError(
-                f"{text}.\nNothing was started. Rank {rank} would fail in {action}:\n\n{trace}",
-                rank=rank, action=action, step=0, traceback=trace,
-            ) from None  # fmt: skip
-        if not isinstance(result, Tensor):
+            raise _not_started(text, schedule, number, failure_text(failure_of(error))) from None
+        if number == len(stages) - 1:
             return
+        if not isinstance(result, Tensor):
+            last = _outline(list(stage.children())[-1])
+            what = f"a stage passes on one tensor, but stage {number} ends with {last}, which returns {type(result).__name__}"
+            raise _not_started(what, schedule, number)
         passing = result
+
+
+def _not_started(text: str, schedule: Schedule, stage: int, trace: str = "") -> RunError:
+    rank = schedule.rank_of_stage[stage]
+    action = "F0" if schedule.one_stage_per_rank else f"{stage}F0"
+    would = f"{text}.\nNothing was started. Rank {rank} would fail in {action}" + (f":\n\n{trace}" if trace else "")
+    return RunError(would, rank=rank, action=action, step=0, traceback=trace)

@@ -6,8 +6,9 @@ channel needs tags and no order can deadlock that the schedule itself does not.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppedu.schedule import Action, Entry, Schedule, dependencies
@@ -24,10 +25,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Take the next tensor that rank `source` sends here, which is what `action` computed there."""
+    """Take the next tensor that rank `source` sends here, which is what `action` computed there.
+
+    taken_there: how many of this rank's own tensors `source` has taken when it sends this one. Those have arrived, and
+        need not be kept any longer.
+    """
 
     action: Action
     source: int
+    taken_there: int = 0
 
 
 Instruction: TypeAlias = Entry | Send | Recv
@@ -58,8 +64,24 @@ def lower(schedule: Schedule) -> tuple[Program, ...]:
                     program.append(Recv(arrived, source))
             program.append(entry)
             program += [Send(action, to) for action in entry.actions for to in destinations[action]]
-        programs.append(tuple(program))
-    return tuple(programs)
+        programs.append(program)
+    return _with_receipts(programs)
+
+
+def _with_receipts(programs: Sequence[Sequence[Instruction]]) -> tuple[Program, ...]:
+    """Write into each receive what it tells of this rank's own sends (`Recv.taken_there`)."""
+    taken_before: dict[Action, int] = {}
+    for program in programs:
+        taken: Counter[int] = Counter()
+        for i in program:
+            if isinstance(i, Recv):
+                taken[i.source] += 1
+            elif isinstance(i, Send):
+                taken_before[i.action] = taken[i.to]
+    return tuple(
+        tuple(replace(i, taken_there=taken_before[i.action]) if isinstance(i, Recv) else i for i in program)
+        for program in programs
+    )
 
 
 def _inputs(entry: Entry, rank: int, schedule: Schedule) -> list[tuple[int, Action]]:

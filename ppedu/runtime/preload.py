@@ -1,18 +1,43 @@
 """What a fork server imports once, so that every rank is born with it: torch, and what torch imports lazily at the first
 backward, optimizer step and process group."""
 
+from __future__ import annotations
+
 import gc
+import os
+import threading
+from importlib import import_module
 
-import cloudpickle
-import torch
-import torch._dynamo
-import torch.distributed.distributed_c10d
-import torch.optim
+MODULES = (
+    "cloudpickle",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.distributed_c10d",
+    "torch.optim",
+    "ppedu.runtime.world",
+    "ppedu.runtime.born",
+)
 
-import ppedu.runtime.execute
-import ppedu.runtime.launch
 
-__all__ = ["cloudpickle", "ppedu", "torch"]
+def _end_if_orphaned(parent: int, loaded: threading.Event) -> None:
+    """A fork server sees that its parent is gone once it serves; until then, which takes seconds, this looks for it."""
+    while not loaded.wait(0.1):
+        if os.getppid() != parent:
+            os._exit(1)
 
-gc.collect()
-gc.freeze()  # a collection in a rank would write to, and so copy, every page that the ranks share
+
+def load() -> None:
+    loaded = threading.Event()
+    guard = threading.Thread(target=_end_if_orphaned, args=(os.getppid(), loaded), daemon=True)
+    guard.start()
+    try:
+        for name in MODULES:
+            import_module(name)
+    finally:
+        loaded.set()
+        guard.join()  # who forks has one thread
+    gc.collect()
+    gc.freeze()  # a collection in a rank would write to, and so copy, every page that the ranks share
+
+
+load()

@@ -15,16 +15,18 @@ LossFn = Callable[[Any, Any], Tensor]
 
 class _Enter(torch.autograd.Function):
     """Where a received tensor enters the stage's graph. It catches the tensor's gradient; and since the tensor is no leaf
-    behind it, a first layer that works in place (ReLU(inplace=True)) is as welcome as in the unsplit model."""
+    behind it, a first layer that works in place (ReLU(inplace=True)) is as welcome as in the unsplit model.
+
+    What comes out shares memory and version with what came in, so that autograd still sees where such a layer spoils what
+    the stage before it, on the same rank, has saved."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, received: Tensor, caught: list[Tensor]) -> Tensor:
         ctx.caught = caught
-        ctx.mark_dirty(received)
-        return received
+        return received.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         ctx.caught.append(gradient)
         return None, None, None
 
@@ -68,7 +70,7 @@ class Stage:
         loss = None
         with self.meter.watch(self, microbatch) if train else torch.no_grad():
             if train and not self.first and inputs.is_floating_point():
-                inputs = _Enter.apply(gate, inputs, caught)
+                inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
             output = self.module(inputs)
             if self.loss_fn is not None:
                 loss = _one_number(self.loss_fn(output, target))
@@ -90,7 +92,9 @@ class Stage:
     def backward_input(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """I: the gradient for the input only. The graph stays until W."""
         kept = self.in_flight[microbatch]
-        kept.gradient = gradient
+        if gradient is not None:
+            kept.gradient = gradient
+            self.meter.add(self, microbatch, gradient)
         if kept.like is not None and kept.output.requires_grad:
             torch.autograd.grad(kept.output, kept.gate, gradient, retain_graph=True, allow_unused=True)
         return kept.input_gradient()
@@ -110,11 +114,24 @@ def _one_number(loss: Tensor) -> Tensor:
     return loss
 
 
-class Meter:
-    """Bytes of activations that autograd saves for the backward passes in flight on one rank.
+def _unspoilt(saved: tuple[Tensor, int]) -> Tensor:
+    """What a layer saved, if no other has written over it since: torch looks itself, but not where there are hooks."""
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+            f"shape {tuple(tensor.shape)} is at version {tensor._version}, but was saved at version {version}. "
+            "Take inplace=True out of the layer after the one that saved it"
+        )
+    return tensor
 
-    Saved-tensor hooks see each tensor; weights, buffers and the batch itself are left out, each storage counts once. The hooks cost time,
-    so they are on while `active`.
+
+class Meter:
+    """Bytes of activations that autograd saves for the backward passes in flight on one rank, and from I to W those of
+    the gradient that W waits with.
+
+    Saved-tensor hooks see each tensor; weights, buffers and the batch itself are left out, each storage counts once.
+    The hooks cost time, so they are on while `active`.
     """
 
     def __init__(self) -> None:
@@ -134,21 +151,26 @@ class Meter:
 
     @contextmanager
     def _hooks(self, stage: Stage, microbatch: int) -> Iterator[None]:
-        saved = self._saved.setdefault((stage, microbatch), {})
+        def pack(tensor: Tensor) -> tuple[Tensor, int]:
+            self.add(stage, microbatch, tensor)
+            return tensor, tensor._version
 
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            key = storage.data_ptr()
-            if key not in self._ignored and key not in saved:
-                saved[key] = storage.nbytes()
-                self._holders[key] = self._holders.get(key, 0) + 1
-                if self._holders[key] == 1:
-                    self.now += saved[key]
-                    self.peak = max(self.peak, self.now)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unspoilt):
             yield
+
+    def add(self, stage: Stage, microbatch: int, tensor: Tensor) -> None:
+        """Count a tensor that stays until the microbatch is freed."""
+        if not self.active:
+            return
+        saved = self._saved.setdefault((stage, microbatch), {})
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr()
+        if key not in self._ignored and key not in saved:
+            saved[key] = storage.nbytes()
+            self._holders[key] = self._holders.get(key, 0) + 1
+            if self._holders[key] == 1:
+                self.now += saved[key]
+                self.peak = max(self.peak, self.now)
 
     def free(self, stage: Stage, microbatch: int) -> None:
         for key, size in self._saved.pop((stage, microbatch), {}).items():

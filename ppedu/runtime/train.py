@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ppedu.runtime import execute, world
+from ppedu.runtime.by_value import dumps
 from ppedu.runtime.channels import pairs_of
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.execute import Data, MakeOptimizer, RankResult, StepReport, Work, batch_of, check_batch
 from ppedu.runtime.fit import check_fit
+from ppedu.runtime.interrupts import interrupts_held
 from ppedu.runtime.launch import Place, run_ranks
 from ppedu.runtime.lower import Recv, Send, lower
 from ppedu.runtime.run import Run, _where, available_cores, find_overruns, step_timeline
@@ -94,12 +97,15 @@ def train(
             )
         )  # fmt: skip
     pairs = pairs_of(programs)
-    with _Collector(schedule, pace, steps, progress) as collector:
+    if not joined:
+        _check_sendable(works)
+    # The ranks of a launched run are watched from here, and Ctrl-C comes in only where nothing is left half done.
+    with nullcontext() if joined else interrupts_held(), _Collector(schedule, pace, steps, progress) as collector:
         if joined:
             results = world.train_joined(works[world.rank()], pairs, device, collector.hear)
         else:
             results = _train_launched(works, pairs, device, collector.hear, timeout)
-    _put_back(stages, names, results)
+        _put_back(stages, names, results)
     return collector.run(results, gradients)
 
 
@@ -152,7 +158,6 @@ def _train_launched(
 
     with world.Rendezvous(len(works)) as rendezvous:
         arguments = [world.Start(work, pairs, device, rendezvous.path, len(works)) for work in works]
-        _check_sendable(works)
         results: list[RankResult] = run_ranks(
             world.train_started, arguments, execute.Board.blank(len(works)), where=where, on_message=hear, timeout=timeout
         )
@@ -162,7 +167,7 @@ def _train_launched(
 def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, since: float) -> Place:
     """What a rank is doing, in words, from the numbers that it publishes."""
     if at < 0:
-        waiting = at in (execute.AWAITING_BATCH, execute.FLUSHING)
+        waiting = at in (execute.CONNECTING, execute.AWAITING_BATCH, execute.FLUSHING)
         return Place(f"is {execute.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
     instruction = program[at]
     if isinstance(instruction, Recv):
@@ -176,8 +181,6 @@ def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, sin
 
 def _check_sendable(works: Sequence[Work]) -> None:
     """All that ranks need goes to them by value: say what cannot, before any of them starts."""
-    import cloudpickle
-
     work = works[0]
     parts: dict[str, Any] = {"loss_fn": work.loss_fn, "optimizer": work.optimizer}
     if callable(work.data):
@@ -185,7 +188,7 @@ def _check_sendable(works: Sequence[Work]) -> None:
     parts |= {f"stage {s}": module for work in works for s, module in work.modules.items()}
     for name, part in parts.items():
         try:
-            cloudpickle.dumps(part)
+            dumps(part)
         except Exception as error:
             raise TypeError(
                 f"{name} cannot be sent to another process ({type(error).__name__}: {error}). Keep open files, locks, "

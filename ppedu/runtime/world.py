@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ppedu.runtime import channels
+from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import Group, connect
-from ppedu.runtime.execute import Board, Rank, RankResult, StepReport, Work
-from ppedu.runtime.launch import Mouth
+from ppedu.runtime.execute import CONNECTING, STARTING, Board, Rank, RankResult, StepReport, Work
 
+_TRANSPORT = (channels.__file__, str(Path(dist.__file__).parent))  # an error that starts there is the transport's
 FOREVER = timedelta(days=7)  # who hangs is found by the process that watches, not by a time-out of the transport
 
 
@@ -66,11 +69,13 @@ def train_started(mouth: Mouth, cells: Any, start: Start) -> RankResult:
     device = pick_device(start.device, work.rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     os.environ.setdefault("USE_LIBUV", "0")
-    store = dist.FileStore(start.rendezvous, start.size)
+    store = dist.FileStore(start.rendezvous, start.size)  # type: ignore[attr-defined]
+    board.put(-1, CONNECTING)
     with _lost_peer_marked(lambda: True):
         dist.init_process_group("gloo", store=store, rank=work.rank, world_size=start.size, timeout=FOREVER)
         control = dist.distributed_c10d._get_default_group()
         group = connect(work.rank, start.size, device, control, start.pairs)
+    board.put(-1, STARTING)
     rank = Rank(work, group, _Reports(mouth.say), board, time.perf_counter)
     with _lost_peer_marked(lambda: rank.current is None):
         return rank.run()
@@ -82,7 +87,8 @@ def _lost_peer_marked(while_talking: Callable[[], bool]) -> Any:
     try:
         yield
     except RuntimeError as error:
-        if while_talking() and "ppedu" not in type(error).__module__:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if while_talking() and frame.f_code.co_filename.startswith(_TRANSPORT):
             error.lost_peer = True  # type: ignore[attr-defined]
         raise
 

@@ -1,0 +1,144 @@
+"""The puzzle's levels: from two operations on each of two ranks to 1F1B, and to where 1F1B is not enough.
+
+Letters: p ranks, m microbatches; F forward, B backward; in flight: forwards whose activations are still kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ppedu.builders import gpipe, naive, one_f_one_b
+from ppedu.schedule import Costs, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One task: what is given, what is asked for, and what helps.
+
+    title, goal: a name, and the task in one sentence.
+    p, m: ranks and microbatches. costs: what operations and messages take.
+    target: the makespan to reach, in the unit of `costs`.
+    reference: a schedule that reaches the target within the cap. Its figures stand beside the player's.
+    cap: for each rank the most that it may hold in flight; None where memory does not count.
+    hints: from a nudge to the answer, to be shown one after the other.
+
+    Raises ValueError for a reference of another size, or a cap that is not one number a rank.
+    """
+
+    title: str
+    goal: str
+    p: int
+    m: int
+    target: float
+    reference: Schedule
+    costs: Costs = field(default_factory=Costs)
+    cap: tuple[int, ...] | None = None
+    hints: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        r = self.reference
+        if (r.num_ranks, r.num_microbatches) != (self.p, self.m) or not r.one_stage_per_rank:
+            raise ValueError(
+                f"level '{self.title}' has p={self.p} m={self.m} and one stage a rank; its reference is {r.label}: "
+                "give one of the same size"
+            )
+        if self.cap is not None and len(self.cap) != self.p:
+            raise ValueError(
+                f"level '{self.title}' has {self.p} ranks: give a cap of one number a rank, not {self.cap}"
+            )
+        self.costs.check(r)
+
+
+_EAGER = Schedule.from_text(
+    "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5\nF0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5\nF0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5",
+    name="1F1B with more forwards ahead",
+)
+
+LEVELS: tuple[Level, ...] = (
+    Level(
+        "Down and up",
+        "One microbatch goes down both ranks and comes up again: place its four operations, and end at 4.",
+        2, 1, 4, naive(2, 1),
+        hints=(
+            "Each rank runs two operations: F0, and later B0.",
+            "Rank 1's F0 needs rank 0's F0, and rank 0's B0 needs rank 1's B0.",
+            "F0 B0 on both ranks. At any time one of the two is idle: half of their time is bubble.",
+        ),
+    ),
+    Level(
+        "Two at once",
+        "Two microbatches: one after the other takes 8, so let the ranks work at the same time and end at 6.",
+        2, 2, 6, gpipe(2, 2),
+        hints=(
+            "When rank 0 is done with F0, its B0 cannot start yet: rank 1 has not even begun.",
+            "Let rank 0 run F1 while rank 1 runs F0.",
+            "Rank 0: F0 F1 B0 B1. Rank 1 may run the same, or F0 B0 F1 B1: both end at 6.",
+        ),
+    ),
+    Level(
+        "All forwards first",
+        "Four microbatches on three ranks: fill the pipeline and end at 12.",
+        3, 4, 12, gpipe(3, 4),
+        hints=(
+            "A rank that runs forward after forward never waits once it has started.",
+            "When rank 2 has run F0 to F3, it starts to send gradients back: B0 to B3.",
+            "F0 F1 F2 F3 B0 B1 B2 B3 on every rank: this is GPipe. Each rank then holds 4 in flight.",
+        ),
+    ),
+    Level(
+        "Give memory back early",
+        "The same board and the same 12, but now the ranks hold at most 3, 2 and 1 microbatches in flight.",
+        3, 4, 12, one_f_one_b(3, 4), cap=(3, 2, 1),
+        hints=(
+            "A forward keeps its activations until the backward of the same microbatch has run on that rank. "
+            "Rank 2 may keep one: after its F0 only B0 is left to it.",
+            "Rank 2: F0 B0 F1 B1 F2 B2 F3 B3. Rank 1 fills its two places with F0 F1, then frees one with B0.",
+            "Rank 1: F0 F1 B0 F2 B1 F3 B2 B3. Rank 0: F0 F1 F2 B0 F3 B1 B2 B3.",
+        ),
+    ),
+    Level(
+        "One forward, one backward",
+        "Eight microbatches on four ranks: end at 22 and hold at most 4, 3, 2 and 1 in flight.",
+        4, 8, 22, one_f_one_b(4, 8), cap=(4, 3, 2, 1),
+        hints=(
+            "Fill, alternate, drain: rank r starts with 3 - r forwards, then runs one forward and one backward in turn.",
+            "Rank 3: F0 B0 F1 B1 and so on to F7 B7, without any forward ahead.",
+            "Rank 0: F0 F1 F2, then F3 B0 F4 B1 F5 B2 F6 B3 F7 B4, then B5 B6 B7. This is 1F1B.",
+        ),
+    ),
+    Level(
+        "Backwards take twice as long",
+        "A backward now takes 2: end at 33 within the same memory.",
+        4, 8, 33, one_f_one_b(4, 8), Costs(forward=1, backward=2), cap=(4, 3, 2, 1),
+        hints=(
+            "An order holds no times. Does the one of the level before have to change?",
+            "8 microbatches keep a rank busy for 24, and 9 pass in which the work has not reached it yet or has left it: "
+            "no order ends before 33.",
+            "Load the text of your 1F1B from the level before: the same order ends at 33.",
+        ),
+    ),
+    Level(
+        "Messages take time",
+        "A message now takes 1, and 1F1B ends at 34: end at 28 and hold at most 5, 3 and 1 in flight.",
+        3, 6, 28, _EAGER, Costs(forward=1, backward=2, transfer=1), cap=(5, 3, 1),
+        hints=(
+            "Where a gradient comes back late, a rank needs another forward to run until then.",
+            "GPipe ends at 28 as well, but holds 6 on every rank. Take 1F1B and give it more forwards to start with.",
+            "Rank 0 starts with 4 forwards before it takes turns, rank 1 with 2, rank 2 with none.",
+        ),
+    ),
+)  # fmt: skip
+"""Level n is LEVELS[n - 1]."""
+
+
+def level_of(level: int | Level) -> Level:
+    """A level by its number, counted from 1; a Level of one's own is returned as it is.
+
+    >>> level_of(2).title
+    'Two at once'
+    """
+    if isinstance(level, Level):
+        return level
+    if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= len(LEVELS):
+        raise ValueError(f"there are levels 1 to {len(LEVELS)}, or a ppedu.explore.levels.Level: level={level!r}")
+    return LEVELS[level - 1]

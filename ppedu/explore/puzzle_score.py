@@ -1,0 +1,139 @@
+"""What a schedule built by hand is worth: its figures beside the level's, and which schedule of the course it is.
+
+Letters: p ranks, m microbatches; F forward, B backward; in flight: forwards whose activations are still kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ppedu.builders import SCHEDULES
+from ppedu.explore.levels import Level
+from ppedu.explore.puzzle_position import Position, Waiting
+from ppedu.schedule import Action, Kind, Schedule
+from ppedu.simulate import simulate
+from ppedu.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One figure beside what the level asks for.
+
+    name: what is counted. yours, wanted: as text. kept: whether it is reached; None while that is open.
+    message: how far off it is, or that it is kept.
+    """
+
+    name: str
+    yours: str
+    wanted: str
+    kept: bool | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """goals: each figure. waiting: what stands there and cannot run yet. solved: complete, and every goal kept.
+
+    timeline: all that runs already, as the costs of the level predict. recognised: what was built, once it is complete.
+    """
+
+    goals: tuple[Goal, ...]
+    timeline: Timeline
+    waiting: tuple[Waiting, ...]
+    solved: bool
+    recognised: str
+
+
+def score(position: Position, level: Level) -> Score:
+    """The figures of a position. A cap once broken stays broken; time and bubble are decided when all is placed.
+
+    >>> from ppedu.explore.levels import LEVELS
+    >>> done = score(Position.start(4, 8).load(str(SCHEDULES["gpipe"](4, 8))), LEVELS[4])
+    >>> done.recognised, done.solved
+    ('This is GPipe.', False)
+    >>> [goal.message for goal in done.goals if not goal.kept]
+    ['rank 0 holds 8 (4 over), rank 1 holds 8 (5 over), rank 2 holds 8 (6 over), rank 3 holds 8 (7 over)']
+    """
+    timeline, waiting = position.play(level.costs)
+    goals = [_makespan(timeline, level, position.complete), _bubble(timeline, level, position.complete)]
+    if level.cap is not None:
+        goals.append(_memory(position, level.cap))
+    solved = position.complete and all(goal.kept for goal in goals)
+    recognised = recognise(position.schedule) if position.complete else ""
+    return Score(tuple(goals), timeline, waiting, solved, recognised)
+
+
+_CLOSE = 1e-9  # rounding of sums of costs
+
+
+def _makespan(timeline: Timeline, level: Level, complete: bool) -> Goal:
+    over, unit = timeline.makespan - level.target, level.costs.unit
+    yours, wanted = f"{timeline.makespan:.6g} {unit}".rstrip(), f"at most {level.target:.6g} {unit}".rstrip()
+    if over > _CLOSE:  # what is added can only end later
+        return Goal("makespan", yours, wanted, False, f"{over:.6g} {unit}".rstrip() + " over the target")
+    if not complete:
+        return Goal("makespan", yours, wanted, None, "so far")
+    better = f", and {-over:.6g} {unit}".rstrip() + " less" if over < -_CLOSE else ""
+    return Goal("makespan", yours, wanted, True, f"kept{better}")
+
+
+def _bubble(timeline: Timeline, level: Level, complete: bool) -> Goal:
+    """The same work in the target's time leaves this much idle: on equal work the two stand or fall together."""
+    work = sum(level.costs.duration(action) for order in level.reference.orders for action in order)
+    most = 1 - work / (level.p * level.target)
+    yours, wanted = f"{100 * timeline.bubble_fraction:.1f} %", f"at most {100 * most:.1f} %"
+    over = 100 * (timeline.bubble_fraction - most)
+    if not complete:
+        return Goal("bubble", yours, wanted, None, "so far")
+    if over > _CLOSE:
+        return Goal("bubble", yours, wanted, False, f"{over:.1f} points over")
+    return Goal("bubble", yours, wanted, True, "kept")
+
+
+def _memory(position: Position, cap: tuple[int, ...]) -> Goal:
+    peaks = position.peaks
+    over = [
+        f"rank {rank} holds {peak} ({peak - most} over)"
+        for rank, (peak, most) in enumerate(zip(peaks, cap, strict=True))
+        if peak > most
+    ]
+    kept = False if over else True if position.complete else None
+    message = ", ".join(over) or ("kept" if kept else "so far")
+    return Goal("in flight", " ".join(map(str, peaks)), f"at most {' '.join(map(str, cap))}", kept, message)
+
+
+def recognise(schedule: Schedule) -> str:
+    """What a complete schedule is, in a sentence.
+
+    >>> recognise(Schedule.from_text("F0 F1 B0 B1\\nF0 B0 F1 B1"))
+    'This is 1F1B.'
+    """
+    p, m = schedule.num_ranks, schedule.num_microbatches
+    known = [build(p, m) for build in SCHEDULES.values()]
+    names = [one.name for one in known if one.orders == schedule.orders]
+    more = ""
+    if not names:
+        again = _renumbered(schedule)
+        names = [one.name for one in known if one.orders == again.orders]
+        more = ", with its microbatches numbered otherwise"
+    if not names:
+        return "This is an order of your own."
+    if len(names) == 1:
+        return f"This is {names[0]}{more}."
+    together = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"This is {together}{more}: with p={p} and m={m} they are the same."
+
+
+def _renumbered(schedule: Schedule) -> Schedule:
+    """The same schedule, its microbatches counted in the order in which rank 0 starts them."""
+    actions = [[part for entry in order for part in entry.actions] for order in schedule.orders]
+    number = {a.microbatch: i for i, a in enumerate(a for a in actions[0] if a.kind is Kind.F)}
+    orders = tuple(
+        tuple(Action(a.stage, a.kind, number.get(a.microbatch, a.microbatch)) for a in order) for order in actions
+    )
+    return Schedule(schedule.name, schedule.num_microbatches, schedule.rank_of_stage, orders)
+
+
+def reference(level: Level) -> Timeline:
+    """The schedule that the level is measured by, at the level's costs."""
+    return simulate(level.reference, level.costs)

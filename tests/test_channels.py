@@ -1,0 +1,218 @@
+"""The interpreter and its channels on a network that keeps NCCL's rules or gloo's, with any legal schedule.
+
+Ranks are threads here, so that a hang is seen at once and thousands of messages cost nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from network import Network, StuckError, Threads
+from orders import F, golden, legal_schedules
+from runtime_helpers import Plain, assert_equal_training, backwards_reversed, batch, momentum, mse
+from torch import nn
+
+import ppedu
+from ppedu.runtime import train as train_module
+from ppedu.runtime.channels import AHEAD
+from ppedu.runtime.lower import Recv, Send, lower
+from ppedu.schedule import Schedule
+
+WIDTH = 3
+TRANSPORTS = pytest.mark.parametrize("nccl", [True, False], ids=["nccl", "gloo"])
+
+
+@pytest.fixture(autouse=True)
+def unpatched():
+    """The tests put threads in the place of processes; hypothesis wants no monkeypatch, which lives for one example."""
+    kept = train_module._train_launched, train_module.lower
+    yield
+    train_module._train_launched, train_module.lower = kept
+
+
+def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = None) -> Threads:
+    """Train a stage of 3 x 3 numbers each under the schedule, and compare with plain training."""
+    m, stages = schedule.num_microbatches, schedule.num_stages
+    torch.manual_seed(0)
+    model = [nn.Linear(WIDTH, WIDTH) if (s + stages) % 3 else nn.Tanh() for s in range(stages)]
+    model = nn.Sequential(*model).double()
+    data = [batch(samples or 2 * m + m // 2, WIDTH, WIDTH)]  # sizes of 2 and 3 where m > 1
+    trains = any(a.kind is not F for order in schedule.orders for e in order for a in e.actions)
+    plain = Plain(model, data, mse, momentum if trains else None, steps)
+    threads = train_module._train_launched = Threads(nccl)
+    result = ppedu.train(model, schedule, data, mse, momentum, steps, device="cpu", gradients=True, progress=False)
+    if not trains:
+        assert result.gradients == {}
+        plain.gradients = {}
+    assert_equal_training(result.losses, result.gradients, model.state_dict(), plain)
+    return threads
+
+
+@TRANSPORTS
+@settings(max_examples=80)
+@given(legal_schedules().filter(lambda s: s.chains == 1))
+def test_any_legal_schedule_runs_to_the_numbers_of_plain_training(nccl, schedule):
+    run(schedule, nccl)
+
+
+@TRANSPORTS
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *map(golden, ("zbh1_p4_m8", "zbh2_p4_m8", "zbv_p4_m8", "interleaved_p4_m8_v2", "looped_bfs_p4_m8_v2")),
+        backwards_reversed(3, 5),
+        ppedu.gpipe(4, 8),
+        ppedu.one_f_one_b(4, 8),
+        ppedu.one_f_one_b(5, 3),
+        ppedu.naive(3, 4),
+        ppedu.forward_only(3, 6),
+    ],
+    ids=lambda s: s.name,
+)
+def test_published_schedules(nccl, schedule):
+    run(schedule, nccl, steps=3)
+
+
+@TRANSPORTS
+def test_stamps_travel_beside_the_tensors(nccl):
+    """Under a pace with a transfer time each tensor comes with the time at which it was computed."""
+    threads = train_module._train_launched = Threads(nccl)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))).double()
+    pace = ppedu.Costs(forward=0.001, backward=0.001, transfer=0.02)
+    result = ppedu.train(
+        model, ppedu.one_f_one_b(3, 3), [batch(6, 2, 2)], mse, steps=2, device="cpu", pace=pace, progress=False
+    )
+    assert threads.network.left() == 0
+    ends = {span.action: span.end for span in result.timeline.spans}
+    for span in result.timeline.spans:
+        for needed in ppedu.dependencies(span.action, result.schedule):
+            away = needed.stage != span.action.stage
+            assert span.start >= ends[needed] + (0.02 if away else 0)
+
+
+# what is bounded
+
+
+@TRANSPORTS
+def test_receives_are_posted_two_ahead_and_no_more(nccl):
+    """Not one for each of the m microbatches, which would hold memory that 1F1B promises not to need."""
+    for schedule in (ppedu.gpipe(3, 12), ppedu.one_f_one_b(3, 12)):
+        most = run(schedule, nccl, steps=2).network.most_untaken
+        posted = {channel: count for (sends, channel), count in most.items() if not sends}
+        assert set(posted) == {(0, 1), (1, 2), (2, 1), (1, 0)}
+        assert set(posted.values()) == {AHEAD + 1}  # the one that is needed next, and two more
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("m", [6, 24])
+def test_tensors_sent_are_let_go_once_they_have_arrived(nccl, m):
+    """1F1B keeps min(p - r, m) activations on rank r however many microbatches there are, and so it is with what it sends."""
+    network = run(ppedu.one_f_one_b(4, m), nccl, steps=1).network
+    kept = {channel: count for (sends, channel), count in network.most_untaken.items() if sends}
+    assert max(kept.values()) <= 4 + 1
+
+
+# a batch that changes
+
+
+@TRANSPORTS
+def test_shapes_may_change_from_step_to_step(nccl):
+    """Other numbers of samples, longer and shorter sequences, and back to what there was before."""
+    sizes = [(7, 5), (7, 9), (4, 9), (7, 2), (7, 5), (8, 9)]
+
+    def data(step):
+        samples, length = sizes[step]
+        g = torch.Generator().manual_seed(step)
+        return tuple(torch.randn(samples, length, WIDTH, generator=g, dtype=torch.float64) for _ in range(2))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).double()
+    plain = Plain(model, data, mse, momentum, len(sizes))
+    train_module._train_launched = Threads(nccl)
+    schedule = ppedu.one_f_one_b(3, 3)
+    result = ppedu.train(model, schedule, data, mse, momentum, len(sizes), device="cpu", gradients=True, progress=False)
+    assert_equal_training(result.losses, result.gradients, model.state_dict(), plain)
+
+
+class Uneven(nn.Module):
+    """Drops as many rows as it pleases."""
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return x[: 1 + self.calls % 2]
+
+
+@TRANSPORTS
+def test_a_shape_that_depends_on_more_than_the_inputs_shape_is_refused(nccl):
+    """The receiver would take the bytes for a tensor of the shape that it knows."""
+    train_module._train_launched = Threads(nccl)
+    model = [nn.Sequential(nn.Linear(2, 2), Uneven()), nn.Linear(2, 2)]
+    data = [(torch.ones(6, 2), torch.ones(6, 2))]
+    with pytest.raises(ValueError, match=r"stage 0 passed on \(2, 2\) torch.float32 before, and now \(1, 2\)"):
+        ppedu.train(model, ppedu.gpipe(2, 2), data, lambda y, t: y.mean(), device="cpu", progress=False)
+
+
+# the network bites
+
+
+def broken_lower(change):
+    def lowered(schedule):
+        programs = [list(program) for program in lower(schedule)]
+        change(programs)
+        return tuple(map(tuple, programs))
+
+    return lowered
+
+
+def run_broken(nccl, change, schedule):
+    train_module.lower = broken_lower(change)
+    return run(schedule, nccl, steps=1, samples=2 * schedule.num_microbatches)
+
+
+@TRANSPORTS
+def test_a_lost_send_is_found(nccl):
+    def lose(programs):
+        programs[0].remove(next(i for i in programs[0] if isinstance(i, Send)))
+
+    with pytest.raises(StuckError, match="every rank waits"):
+        run_broken(nccl, lose, ppedu.one_f_one_b(3, 4))
+
+
+@TRANSPORTS
+def test_a_receive_before_what_it_comes_from_hangs(nccl):
+    def swap(programs):
+        first, second = [k for k, i in enumerate(programs[1]) if isinstance(i, Recv) and i.source == 0][:2]
+        gradient = next(k for k, i in enumerate(programs[1]) if isinstance(i, Recv) and i.source == 2)
+        assert first < second < gradient
+        programs[1].insert(first, programs[1].pop(gradient))
+
+    with pytest.raises(StuckError, match="every rank waits"):
+        run_broken(nccl, swap, ppedu.one_f_one_b(3, 4))
+
+
+@TRANSPORTS
+def test_swapped_receives_give_other_numbers(nccl):
+    """Tensors without tags: rank 1 takes microbatch 1 for microbatch 0, and training is no longer plain training."""
+
+    def swap(programs):
+        (first, one), (second, other) = [(k, i) for k, i in enumerate(programs[1]) if isinstance(i, Recv)][:2]
+        programs[1][first], programs[1][second] = other, one
+
+    with pytest.raises((AssertionError, StuckError, RuntimeError, KeyError, IndexError)):
+        run_broken(nccl, swap, ppedu.gpipe(2, 4))
+
+
+def test_hangs_are_found_only_where_all_wait():
+    network = Network(2, nccl=True)
+    a, b = network.group(0, {(0, 1)}), network.group(1, {(0, 1)})
+    sent = a.data[0, 1].send([torch.ones(2)], 1, 0)
+    assert not sent.is_completed()
+    got = torch.zeros(2)
+    received = b.data[0, 1].recv([got], 0, 0)
+    assert sent.is_completed()
+    assert received.wait()
+    assert got.tolist() == [1, 1]
+    network.leave(failed=False)
+    with pytest.raises(StuckError):
+        b.data[0, 1].recv([got], 0, 0).wait()
