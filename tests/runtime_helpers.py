@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -123,3 +124,41 @@ def in_ranks(function: Callable[[Any, Any, Any], Any], arguments: Sequence[Any],
     return run_ranks(
         function, arguments, [time.perf_counter()], where=where, on_message=lambda *_: None, timeout=timeout
     )
+
+
+def pipelining_rank(mouth: Any, cells: Any, argument: Any) -> list[Any]:
+    """Train under torch.distributed.pipelining: for each case (name, m) losses, gradients and weights of this stage, or
+    the text with which it refuses."""
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    rank, size, path, stage, data, cases, steps = argument
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
+    results: list[Any] = []
+    for name, m in cases:
+        module = copy.deepcopy(stage)
+        kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[name]
+        weights = list(module.parameters())
+        optimizer = momentum(weights) if weights else None
+        losses: list[float] = []
+        try:
+            pipe = PipelineStage(module, rank, size, torch.device("cpu"))
+            schedule = kind(pipe, m, loss_fn=mse)  # scale_grads, on by default, makes the sum a mean
+        except ValueError as error:
+            results.append(str(error))
+            continue
+        for step in range(steps):
+            module.zero_grad()
+            inputs, targets = data[step]
+            first, last = rank == 0, rank == size - 1
+            parts: list[Tensor] = []
+            given = {"target": targets, "losses": parts} if last else {}
+            schedule.step(*([inputs] if first else []), **given)
+            losses += [torch.stack(parts).mean().item()] if last else []
+            if optimizer:
+                optimizer.step()
+        gradients = {n: w.grad for n, w in module.named_parameters()}
+        results.append({"losses": losses, "gradients": gradients, "state": dict(module.state_dict())})
+    dist.destroy_process_group()
+    return results

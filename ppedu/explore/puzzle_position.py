@@ -52,7 +52,7 @@ class Position:
     ['F0']
     >>> print(there.why_not(1, "F1").message)
     rank 0 waits at B0 for rank 1's B0, which waits behind F1, which waits for rank 0's F1, which waits behind B0. \
-To break the circle, run F1 before B0 on rank 0, or B0 before F1 on rank 1
+To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
     """
 
     schedule: Schedule

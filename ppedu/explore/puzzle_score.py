@@ -45,7 +45,7 @@ class Score:
 
 
 def score(position: Position, level: Level) -> Score:
-    """The figures of a position. A cap once broken stays broken; time and bubble are decided when all is placed.
+    """The figures of a position. A cap once broken stays broken, and so does a target that cannot be met any more.
 
     >>> from ppedu.explore.levels import LEVELS
     >>> done = score(Position.start(4, 8).load(str(SCHEDULES["gpipe"](4, 8))), LEVELS[4])
@@ -55,7 +55,7 @@ def score(position: Position, level: Level) -> Score:
     ['rank 0 holds 8 (4 over), rank 1 holds 8 (5 over), rank 2 holds 8 (6 over), rank 3 holds 8 (7 over)']
     """
     timeline, waiting = position.play(level.costs)
-    goals = [_makespan(timeline, level, position.complete), _bubble(timeline, level, position.complete)]
+    goals = [_makespan(position, timeline, level), _bubble(timeline, level, position.complete)]
     if level.cap is not None:
         goals.append(_memory(position, level.cap))
     solved = position.complete and all(goal.kept for goal in goals)
@@ -66,15 +66,32 @@ def score(position: Position, level: Level) -> Score:
 _CLOSE = 1e-9  # rounding of sums of costs
 
 
-def _makespan(timeline: Timeline, level: Level, complete: bool) -> Goal:
-    over, unit = timeline.makespan - level.target, level.costs.unit
-    yours, wanted = f"{timeline.makespan:.6g} {unit}".rstrip(), f"at most {level.target:.6g} {unit}".rstrip()
-    if over > _CLOSE:  # what is added can only end later
-        return Goal("makespan", yours, wanted, False, f"{over:.6g} {unit}".rstrip() + " over the target")
-    if not complete:
-        return Goal("makespan", yours, wanted, None, "so far")
-    better = f", and {-over:.6g} {unit}".rstrip() + " less" if over < -_CLOSE else ""
-    return Goal("makespan", yours, wanted, True, f"kept{better}")
+def _makespan(position: Position, timeline: Timeline, level: Level) -> Goal:
+    """Whatever comes next, each rank still has to run all that it lacks: past the target there is no need to go on."""
+    rank, least = _least(position, timeline, level)
+    over = least - level.target
+    yours, wanted = _time(timeline.makespan, level), f"at most {_time(level.target, level)}"
+    if position.complete:
+        much = f"{_time(over, level)} over" if over > _CLOSE else "kept"
+        better = f", {_time(-over, level)} less" if over < -_CLOSE else ""
+        return Goal("makespan", yours, wanted, over <= _CLOSE, much + better)
+    if over > _CLOSE:
+        late = f"rank {rank} has more to run than time: it cannot end before {_time(least, level)}"
+        return Goal("makespan", yours, wanted, False, late)
+    return Goal("makespan", yours, wanted, None, "so far")
+
+
+def _least(position: Position, timeline: Timeline, level: Level) -> tuple[int, float]:
+    """(rank, time) of the rank that is sure to end last: what it ran, and then the rest without any gap."""
+    ran = [timeline.spans_of(rank) for rank in range(level.p)]
+    ends = [spans[-1].end if spans else 0.0 for spans in ran]
+    for rank, (order, rest) in enumerate(zip(position.schedule.orders, position.rest, strict=True)):
+        ends[rank] += sum(level.costs.duration(entry) for entry in (*order[len(ran[rank]) :], *rest))
+    return ends.index(max(ends)), max(ends)
+
+
+def _time(value: float, level: Level) -> str:
+    return f"{value:.6g} {level.costs.unit}".rstrip()
 
 
 def _bubble(timeline: Timeline, level: Level, complete: bool) -> Goal:

@@ -23,3 +23,7 @@ class RunError(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.rank, self.action, self.step, self.traceback = rank, action, step, traceback
+
+
+class RunStopped(RunError):
+    """A run that ended because its caller asked for it (`train(..., stop=event)`)."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker, spawn
+from threading import Event
 from typing import Any
 
 from ppedu.runtime import born
@@ -37,11 +38,13 @@ def run_ranks(
     where: Callable[[Sequence[float], int], Place],
     on_message: Callable[[int, str, Any], None],
     timeout: float,
+    stop: Event | None = None,
 ) -> list[Any]:
     """Run `function` in one fresh process per argument and return what each returned, in rank order.
 
-    cells: numbers of shared memory, as they are at first, in which ranks publish where they are; `where` reads them. on_message: called with
-    (rank, kind, content) for what ranks say on the way. timeout: seconds that a rank may stay in one operation.
+    cells: numbers of shared memory, as they are at first, in which ranks publish where they are; `where` reads them.
+    on_message: called with (rank, kind, content) for what ranks say on the way. timeout: seconds that a rank may stay
+    in one operation. stop: once it is set, the run ends in RunStopped.
     Raises RunError for the first rank that fails, dies or hangs. No rank is left when this returns or raises.
     """
     with interrupts_held() as held:
@@ -49,7 +52,7 @@ def run_ranks(
         try:
             ranks.start(function, arguments, held)
             return Watch(
-                ranks.processes, ranks.ears, lambda rank: where(ranks.cells, rank), on_message, timeout, held
+                ranks.processes, ranks.ears, lambda rank: where(ranks.cells, rank), on_message, timeout, held, stop
             ).results()
         finally:
             with held.firmly():

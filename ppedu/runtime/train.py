@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ from ppedu.schedule import Costs, Schedule
 
 __all__ = ["Run", "RunError", "train"]
 
+Progress = Callable[[int, int, float], object]
+"""(steps done, steps, loss of the last one): called after each step."""
+
 
 def train(
     model: ModelLike,
@@ -44,7 +48,8 @@ def train(
     gradients: bool = False,
     seed: int = 0,
     timeout: float = 60.0,
-    progress: bool = True,
+    progress: bool | Progress = True,
+    stop: Event | None = None,
 ) -> Run:
     """Train `model` for real under `schedule`, one process per rank, and measure when each operation ran.
 
@@ -63,7 +68,8 @@ def train(
         its device were that fast: how a machine with fewer cores than ranks shows what p devices do.
     gradients: keep those of the last step in the Run. seed: of torch's random numbers in rank r, plus r.
     timeout: seconds after which a rank that does not get on in one operation counts as hung.
-    progress: a bar over the steps.
+    progress: a bar over the steps, or a function that is called with (steps done, steps, loss) after each.
+    stop: an event (threading.Event); once another thread sets it, the run ends in RunStopped within a moment.
 
     Under torchrun every rank calls this, joins the world that is there, and returns its Run with the whole timeline.
     A loss that is not finite ends the run: what it measured so far is returned, `Run.stopped` says where, and the
@@ -104,7 +110,7 @@ def train(
         if joined:
             results = world.train_joined(works[world.rank()], pairs, device, collector.hear)
         else:
-            results = _train_launched(works, pairs, device, collector.hear, timeout)
+            results = _train_launched(works, pairs, device, collector.hear, timeout, stop)
         _put_back(stages, names, results)
     return collector.run(results, gradients)
 
@@ -115,7 +121,9 @@ def _check_arguments(
     if not isinstance(schedule, Schedule):
         raise TypeError(f"a schedule is what ppedu.gpipe(p=4, m=8) and the like return: schedule={schedule!r:.80}")
     if schedule.chains > 1:
-        raise ValueError(f"{schedule.label} runs {schedule.chains} chains of stages at once, which train does not yet run")
+        raise ValueError(
+            f"{schedule.label} runs {schedule.chains} chains of stages at once, which train does not yet run"
+        )
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps is a whole number of at least 1: steps={steps!r}")
     if not callable(loss_fn):
@@ -149,7 +157,12 @@ def _check_data(data: Data, schedule: Schedule, stages: Sequence[nn.Module]) -> 
 
 
 def _train_launched(
-    works: Sequence[Work], pairs: set[tuple[int, int]], device: str, hear: Callable[[int, str, Any], None], timeout: float
+    works: Sequence[Work],
+    pairs: set[tuple[int, int]],
+    device: str,
+    hear: Callable[[int, str, Any], None],
+    timeout: float,
+    stop: Event | None,
 ) -> list[RankResult]:
     schedule, programs = works[0].schedule, [work.program for work in works]
 
@@ -159,7 +172,13 @@ def _train_launched(
     with world.Rendezvous(len(works)) as rendezvous:
         arguments = [world.Start(work, pairs, device, rendezvous.path, len(works)) for work in works]
         results: list[RankResult] = run_ranks(
-            world.train_started, arguments, execute.Board.blank(len(works)), where=where, on_message=hear, timeout=timeout
+            world.train_started,
+            arguments,
+            execute.Board.blank(len(works)),
+            where=where,
+            on_message=hear,
+            timeout=timeout,
+            stop=stop,
         )
     return results
 
@@ -199,11 +218,13 @@ def _check_sendable(works: Sequence[Work]) -> None:
 class _Collector:
     """Hears the ranks: keeps reports, prints what they printed in rank order, moves the progress bar."""
 
-    def __init__(self, schedule: Schedule, pace: Costs | None, steps: int, progress: bool) -> None:
+    def __init__(self, schedule: Schedule, pace: Costs | None, steps: int, progress: bool | Progress) -> None:
         self.schedule, self.pace = schedule, pace
         self.reports: dict[int, dict[int, StepReport]] = {}
         self.printed: list[list[tuple[str, str]]] = [[] for _ in range(schedule.num_ranks)]
-        self.bar = tqdm(total=steps, desc=schedule.label, unit="step", leave=False, disable=not progress)
+        self.steps, self.tell = steps, progress if callable(progress) else None
+        bar = progress is True
+        self.bar = tqdm(total=steps, desc=schedule.label, unit="step", leave=False, disable=not bar)
 
     def __enter__(self) -> _Collector:
         return self
@@ -224,6 +245,8 @@ class _Collector:
             loss = next((r.loss for r in step.values() if r.loss is not None), math.nan)
             self.bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
             self.bar.update()
+            if self.tell:
+                self.tell(content.step + 1, self.steps, loss)
 
     def _print(self, counts: Any) -> None:
         for rank, count in enumerate(counts):
@@ -259,9 +282,7 @@ class _Collector:
         )  # fmt: skip
 
 
-def _put_back(
-    stages: Sequence[nn.Module], names: Sequence[dict[str, str]], results: Sequence[RankResult]
-) -> None:
+def _put_back(stages: Sequence[nn.Module], names: Sequence[dict[str, str]], results: Sequence[RankResult]) -> None:
     """Copy the trained weights and buffers into the caller's model."""
     trained = {name: tensor for result in results for name, tensor in result.tensors.items()}
     with torch.no_grad():
@@ -269,4 +290,3 @@ def _put_back(
             state = {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
             for local, name in local_names.items():
                 state[local].copy_(trained[name])
-

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
+from threading import Event
 from typing import Any, NoReturn
 
-from ppedu.runtime.errors import RunError
+from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.failures import Failure, failure_text
 from ppedu.runtime.interrupts import Held
 
@@ -42,14 +43,10 @@ class Watch:
         on_message: Callable[[int, str, Any], None],
         timeout: float,
         held: Held,
+        stop: Event | None = None,
     ) -> None:
-        self.processes, self.where, self.on_message, self.timeout, self.held = (
-            processes,
-            where,
-            on_message,
-            timeout,
-            held,
-        )
+        self.processes, self.where, self.on_message = processes, where, on_message
+        self.timeout, self.held, self.stop = timeout, held, stop
         self.ears: dict[Any, int] = {ear: rank for rank, ear in enumerate(ears)}
         self.deaths = {process.sentinel: rank for rank, process in enumerate(processes)}
         self.done: dict[int, Any] = {}
@@ -63,6 +60,8 @@ class Watch:
         while len(self.done) < len(self.processes):
             ready = connection.wait([*self.ears, *self.deaths], TICK)
             self.held.let_through()
+            if self.stop is not None and self.stop.is_set():
+                raise RunStopped("the run was stopped")
             now = self.clock.read()
             for ear in [e for e in ready if e in self.ears]:
                 self._listen(ear)
