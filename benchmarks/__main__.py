@@ -44,7 +44,9 @@ def transformer(p: int, m: int) -> tuple[Any, Any, Any]:
     return ppedu.split(model, p), batches(4 * m, 32, steps=1)[0], next_byte_loss
 
 
-def ours(stages: Any, schedule: ppedu.Schedule, batch: Any, loss_fn: Any, steps: int, pace: ppedu.Costs | None) -> list[float]:
+def ours(
+    stages: Any, schedule: ppedu.Schedule, batch: Any, loss_fn: Any, steps: int, pace: ppedu.Costs | None
+) -> list[float]:
     run = ppedu.train(stages, schedule, [batch], loss_fn, steps=steps, pace=pace, device="cpu", progress=False)
     return [t.makespan for t in run.timelines[1:]]
 
@@ -184,7 +186,9 @@ def main() -> None:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(BENCHMARKS)}")
     import os
 
-    print(f"torch {torch.__version__}, {os.cpu_count()} cores. Median (lowest to highest). Run it alone: others' load shows.")
+    print(
+        f"torch {torch.__version__}, {os.cpu_count()} cores. Median (lowest to highest). Run it alone: others' load shows."
+    )
     for name in chosen.which or BENCHMARKS:
         BENCHMARKS[name](chosen.rounds)
 

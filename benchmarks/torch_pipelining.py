@@ -73,7 +73,9 @@ class Job:
     threads: int
 
 
-def run_torch(stages: Any, schedule: str, m: int, batch: Any, loss_fn: Any, steps: int, pace: float, threads: int = 1) -> list[float]:
+def run_torch(
+    stages: Any, schedule: str, m: int, batch: Any, loss_fn: Any, steps: int, pace: float, threads: int = 1
+) -> list[float]:
     """Makespan of each step, from the first forward's start to the last backward's end, over all ranks."""
     with Rendezvous(len(stages)) as meeting:
         jobs = [
@@ -109,5 +111,7 @@ def _work(mouth: Mouth, cells: Any, job: Job) -> list[tuple[float, float]]:
             schedule.step(*args, target=targets, losses=[])
         else:
             schedule.step(*args)
-        del paced.spans[before : len(paced.spans) - 2 * job.m]  # shape inference runs the stage once more in the first step
+        del paced.spans[
+            before : len(paced.spans) - 2 * job.m
+        ]  # shape inference runs the stage once more in the first step
     return paced.spans

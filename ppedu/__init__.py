@@ -22,7 +22,7 @@ from ppedu.timeline import Span, Timeline
 from ppedu.validate import Violation, violations
 
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
-    from ppedu.exercises import reveal
+    from ppedu.exercises import check, progress, reveal
     from ppedu.plot import plot_compare, plot_memory, plot_timeline
     from ppedu.runtime.errors import RunError
     from ppedu.runtime.machine import machine
@@ -45,6 +45,7 @@ __all__ = [
     "Timeline",
     "Violation",
     "__version__",
+    "check",
     "dependencies",
     "dependents",
     "forward_only",
@@ -55,6 +56,7 @@ __all__ = [
     "plot_compare",
     "plot_memory",
     "plot_timeline",
+    "progress",
     "reveal",
     "simulate",
     "split",
@@ -65,10 +67,12 @@ __all__ = [
 _LATE = {
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
+    "check": "ppedu.exercises",
     "plot_compare": "ppedu.plot",
     "plot_memory": "ppedu.plot",
     "plot_timeline": "ppedu.plot",
     "machine": "ppedu.runtime.machine",
+    "progress": "ppedu.exercises",
     "reveal": "ppedu.exercises",
     "split": "ppedu.runtime.split",
     "train": "ppedu.runtime.train",

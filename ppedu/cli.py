@@ -159,7 +159,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     pace = _pace(options)
-    whole = None if pace is None else Costs(*(options.m * x for x in _numbers(pace)), unit="s")
+    whole = None if pace is None else _times(options.m, pace)
     cases = [(naive(options.p), whole)] + [(SCHEDULES[k](options.p, options.m), pace) for k in ("gpipe", "1f1b")]
     pairs = [_train(options, schedule, its) for schedule, its in cases]
     _show(_compare_table(pairs))
@@ -171,9 +171,11 @@ def _compare(options: argparse.Namespace) -> None:
     _save(options.out, name, axes, traces)
 
 
-def _numbers(pace: Costs) -> tuple[float, float]:
-    assert isinstance(pace.forward, float) and isinstance(pace.backward, float)
-    return pace.forward, pace.backward
+def _times(m: int, pace: Costs) -> Costs:
+    """The pace of a whole batch: m microbatches in a row."""
+    assert isinstance(pace.forward, float)
+    assert isinstance(pace.backward, float)
+    return Costs(m * pace.forward, m * pace.backward, unit="s")
 
 
 def _run_table(pair: Pair) -> Table:

@@ -1,8 +1,9 @@
 """Pictures of timelines, to be put on a slide: what ran when on which rank, what waited, what was held in memory.
 
 Each function returns the Axes that it drew on, saves nothing, shows nothing and leaves matplotlib's settings as they
-were. Without `ax` it opens one pyplot figure, which a notebook shows once and prints as its text twin (`ax.get_label()`,
-one line a timeline: an alt text); `str(timeline)` has every operation. Lengths below are in points (1/72 inch).
+were. Without `ax` it opens one pyplot figure, which a notebook shows once. `ax.get_label()` is the picture's text twin,
+one line a timeline: an alt text, and what the figure prints as. `str(timeline)` has every operation.
+Lengths below are in points (1/72 inch).
 Letters: p ranks, m microbatches; F forward, B backward, I and W its halves (B = I + W).
 """
 
@@ -521,8 +522,8 @@ def _around(ax: Axes, frame: _Frame, width: float) -> None:
         _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
     caption, size = _fit(frame.caption.split(), " ", width, 11 * small, 3, False)
     ax.annotate(
-        caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points", va="top", ha="left",
-        fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
+        caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points",
+        va="top", ha="left", fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
     )  # fmt: skip
 
 
@@ -765,12 +766,16 @@ def _rounded(page: _Page, box: _Box) -> list[tuple[float, float]]:
     if radius < 0.8:
         return _corners(left, right, box.top, box.bottom)
     rx, ry = radius / page.dx, radius / page.dy
-    points = []
-    for x, y, sx, sy, turn in (
-        (left, box.top, 1, 1, 0), (right, box.top, -1, 1, 1), (right, box.bottom, -1, -1, 0), (left, box.bottom, 1, -1, 1)
-    ):  # fmt: skip
-        arc = [(x + sx * rx * a, y + sy * ry * b) for a, b in ((0, 1), (0.29, 0.29), (1, 0))]
-        points += arc[::-1] if turn else arc
+    corners = (
+        (left, box.top, rx, ry),
+        (right, box.top, -rx, ry),
+        (right, box.bottom, -rx, -ry),
+        (left, box.bottom, rx, -ry),
+    )
+    points: list[tuple[float, float]] = []
+    for x, y, inx, iny in corners:
+        arc = [(x, y + iny), (x + 0.29 * inx, y + 0.29 * iny), (x + inx, y)]
+        points += arc if inx * iny > 0 else arc[::-1]  # always clockwise
     return points
 
 

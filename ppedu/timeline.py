@@ -100,6 +100,7 @@ class Timeline:
     unit: str = ""
     _lanes: tuple[_Lane, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _span_of: dict[Action, Span] | None = field(default=None, init=False, repr=False, compare=False)
+    _first: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spans", tuple(self.spans))
@@ -147,7 +148,10 @@ class Timeline:
     @property
     def start(self) -> float:
         """The first operation's start."""
-        return min((lane.spans[0].start for lane in self._ranks if lane.spans), default=0.0)
+        if self._first is None:  # every time in a sentence counts from it: kept, for the live views' sake
+            first = min((lane.spans[0].start for lane in self._ranks if lane.spans), default=0.0)
+            object.__setattr__(self, "_first", first)
+        return self._first or 0.0
 
     @property
     def end(self) -> float:

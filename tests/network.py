@@ -156,7 +156,7 @@ class Threads:
         self.ranks: list[Rank] = []
 
     def __call__(
-        self, works: Sequence[Work], pairs: set[tuple[int, int]], device: str, hear: Any, timeout: float
+        self, works: Sequence[Work], pairs: set[tuple[int, int]], device: str, hear: Any, *_: Any
     ) -> list[RankResult]:
         self.network = network = Network(len(works), self.nccl)
         lock, results, errors = threading.Lock(), {}, {}

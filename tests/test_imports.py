@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": {"schedule"},
     "simulate": {"schedule", "validate", "timeline"},
     "plot": {"schedule", "timeline"},
-    "exercises": {"schedule", "builders", "simulate"},
+    "exercises": {"schedule", "builders", "validate", "simulate", "timeline", "theory", "plot", "exercises"},
     "runtime": {"schedule", "validate", "timeline", "runtime"},
     "course": {"schedule", "models", "data", "runtime"},
 }

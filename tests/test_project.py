@@ -16,7 +16,7 @@ from packaging.version import Version
 
 import ppedu
 
-CONDA_NAMES = {"torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch", "playwright": "playwright-python"}
 EXTRAS_FOR_CONDA = ("lab", "test")
 
 

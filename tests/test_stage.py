@@ -155,6 +155,17 @@ def test_the_first_stage_returns_no_gradient(halves):
     same_gradients(gradients(model), gradients(whole))
 
 
+@pytest.mark.filterwarnings("ignore:Complex modules")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex128])
+def test_every_kind_of_number_that_has_a_gradient(dtype):
+    module, x, gradient = layers(3, 4, 3).to(dtype), numbers(4, 3).to(dtype), numbers(4, 3, seed=1).to(dtype)
+    _, wanted_x, wanted = plain(module, x, gradient)
+    stage = Stage(module, Meter(), first=False, loss_fn=None)
+    stage.forward(0, x.clone())
+    assert torch.equal(stage.backward(0, gradient), wanted_x)
+    assert all(torch.equal(gradients(module)[name], wanted[name]) for name in wanted)
+
+
 def test_a_stage_that_forgets_its_input_returns_zeros():
     """The rank before it waits for a gradient in any case."""
 

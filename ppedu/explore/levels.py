@@ -112,7 +112,7 @@ LEVELS: tuple[Level, ...] = (
         4, 8, 33, one_f_one_b(4, 8), Costs(forward=1, backward=2), cap=(4, 3, 2, 1),
         hints=(
             "An order holds no times. Does the one of the level before have to change?",
-            "8 microbatches keep a rank busy for 24, and 9 pass in which the work has not reached it yet or has left it: "
+            "Rank 3 is busy for 24. The first microbatch takes 3 until it is there, and the last gradient 6 more to rank 0: "
             "no order ends before 33.",
             "Load the text of your 1F1B from the level before: the same order ends at 33.",
         ),
@@ -122,7 +122,7 @@ LEVELS: tuple[Level, ...] = (
         "A message now takes 1, and 1F1B ends at 34: end at 28 and hold at most 5, 3 and 1 in flight.",
         3, 6, 28, _EAGER, Costs(forward=1, backward=2, transfer=1), cap=(5, 3, 1),
         hints=(
-            "Where a gradient comes back late, a rank needs another forward to run until then.",
+            "Under 1F1B rank 2 waits again and again for a forward. Send it more of them ahead, and it never waits once it has started.",
             "GPipe ends at 28 as well, but holds 6 on every rank. Take 1F1B and give it more forwards to start with.",
             "Rank 0 starts with 4 forwards before it takes turns, rank 1 with 2, rank 2 with none.",
         ),

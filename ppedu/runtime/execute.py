@@ -28,16 +28,19 @@ Data = Sequence[Batch] | Callable[[int], Batch]
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 # Where a rank is when it is at none of its program's instructions: what a hang is explained with.
-STARTING, READING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING = range(-1, -8, -1)
+STARTING, READING, ANNOUNCING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING = range(-1, -9, -1)
 PLACES = {
     STARTING: "starting up",
     READING: "reading its batch",
+    ANNOUNCING: "waiting for the other ranks to start the step",
     AWAITING_BATCH: "waiting for the first rank to start the step",
     FLUSHING: "waiting for its last messages to leave",
     STEPPING: "in its optimizer step",
     RETURNING: "handing back its results",
     CONNECTING: "connecting to the other ranks",
 }
+
+WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING)  # for other ranks
 
 
 @dataclass(slots=True)
@@ -148,7 +151,7 @@ class Rank:
         self.first_rank, self.last_rank = self.schedule.rank_of_stage[0], self.schedule.rank_of_stage[last]
         self.channels = Channels(group, work.program, stamped=work.pace is not None and work.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
-        self.optimizer = work.optimizer(weights) if work.optimizer and weights and self.train else None
+        self.optimizer = _made(work.optimizer, weights) if work.optimizer and weights and self.train else None
         self.do = _slowly if work.pace else _at_once
         self.current: Entry | None = None
         self.step = 0
@@ -220,6 +223,7 @@ class Rank:
                 self.targets = targets.to(self.group.device).tensor_split(m)
             self.meter.ignore((*self.inputs, *self.targets))
         if self.is_first:
+            self.board.put(self.step, ANNOUNCING)
             for other in range(self.group.size):
                 if other != self.group.rank:
                     self.group.send_number(samples, other).wait()
@@ -339,6 +343,16 @@ def check_batch(inputs: Tensor, targets: Tensor, m: int) -> None:
             f"a batch of {len(inputs)} samples cannot be cut into m={m} microbatches: "
             f"every microbatch needs a sample. Take m of at most {len(inputs)}, or a larger batch"
         )
+
+
+def _made(optimizer: MakeOptimizer, weights: Any) -> torch.optim.Optimizer:
+    made: Any = optimizer(weights)
+    if not callable(getattr(made, "step", None)):
+        raise TypeError(
+            "optimizer is a function that returns an optimizer, like lambda w: torch.optim.SGD(w, lr=0.1), "
+            f"but it returned {type(made).__name__}"
+        )
+    return made  # type: ignore[no-any-return]
 
 
 def _what(value: object) -> str:

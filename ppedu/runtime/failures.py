@@ -6,7 +6,7 @@ import os
 import traceback
 from dataclasses import dataclass
 
-_HERE = os.path.dirname(__file__)
+_HERE = os.path.dirname(__file__) + os.sep
 _CALLS = ("_wrapped_call_impl", "_call_impl", "functional_call", "_functional_call")  # how torch gets to a forward
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -56,7 +56,7 @@ def _frames(error: BaseException) -> tuple[tuple[str, int, str], ...]:
         (frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     frames = [frame for frame in stack if frame[2] not in _CALLS]
-    while len(frames) > 1 and os.path.dirname(frames[0][0]) == _HERE:
+    while len(frames) > 1 and frames[0][0].startswith(_HERE):
         del frames[0]
     return tuple(frames)
 

@@ -132,6 +132,7 @@ def _outline(layer: nn.Module) -> str:
 def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -> None:
     """Send shapes, not numbers, through all stages; raise RunError where two do not fit.
 
+    (Numbers after all where dtypes differ: "meta" tensors do not say which operations refuse to mix them.)
     Only for models of torch's own layers and the course's: those of others may print or count, so they run once, for real.
     """
     modules = [m for stage in stages for m in stage.modules()]
@@ -139,15 +140,17 @@ def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -
         type(m).__module__.startswith(_KNOWN) and not m._forward_hooks and not m._forward_pre_hooks for m in modules
     ):
         return
-    passing = inputs.to("meta")
+    states = [dict((*stage.named_parameters(), *stage.named_buffers())) for stage in stages]
+    device = "meta" if len({t.dtype for t in (inputs, *_tensors(states)) if t.is_floating_point()}) < 2 else "cpu"
+    passing = inputs.to(device)
     for number, stage in enumerate(stages):
-        state = {name: t.to("meta") for name, t in (*stage.named_parameters(), *stage.named_buffers())}
+        state = {name: t.detach().to(device, copy=True) for name, t in states[number].items()}
 
         def forward(stage: nn.Module = stage, state: dict[str, Tensor] = state, passing: Tensor = passing) -> object:
             return torch.func.functional_call(stage, state, (passing,))
 
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 result = forward()
         except Exception as error:  # whatever it is, it is known better when it runs for real - but for a misfit
             text = misfit(number, passing, error, forward)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import connection, resource_tracker, spawn
 from threading import Event
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from ppedu.runtime import born
 from ppedu.runtime.born import Mouth, RankFunction
 from ppedu.runtime.by_value import dumps
-from ppedu.runtime.errors import RunError
+from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.interrupts import Held, born_deaf, interrupts_held
 from ppedu.runtime.watch import TICK, Place, Watch
 
@@ -48,19 +49,23 @@ def run_ranks(
     Raises RunError for the first rank that fails, dies or hangs. No rank is left when this returns or raises.
     """
     with interrupts_held() as held:
+
+        def let_in() -> None:
+            held.let_through()
+            if stop is not None and stop.is_set():
+                raise RunStopped("the run was stopped")
+
         ranks = Ranks(cells)
         try:
-            ranks.start(function, arguments, held)
-            return Watch(
-                ranks.processes, ranks.ears, lambda rank: where(ranks.cells, rank), on_message, timeout, held, stop
-            ).results()
+            ranks.start(function, arguments, held, let_in)
+            return Watch(ranks.processes, ranks.ears, partial(where, ranks.cells), on_message, timeout, let_in).results()
         finally:
             with held.firmly():
                 ranks.end()
 
 
 class Ranks:
-    """The processes of one run."""
+    """The processes of one run, and the ends of the pipes over which they are heard."""
 
     def __init__(self, cells: Sequence[float]) -> None:
         self.context: Any = multiprocessing.get_context(START_METHOD)
@@ -68,9 +73,10 @@ class Ranks:
         self.processes: list[Any] = []
         self.ears: list[connection.Connection] = []
 
-    def start(self, function: RankFunction, arguments: Sequence[Any], held: Held) -> None:
+    def start(self, function: RankFunction, arguments: Sequence[Any], held: Held, let_in: Callable[[], None]) -> None:
+        """`let_in` is called where nothing is left half done."""
         if START_METHOD == "forkserver":
-            _warm_up(self.context, held)
+            _warm_up(self.context, held, let_in)
         for rank, argument in enumerate(arguments):
             payload = dumps((function, argument, dict(os.environ)))
             ear, mouth = self.context.Pipe(duplex=False)
@@ -85,7 +91,7 @@ class Ranks:
                 what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 raise RunError(f"rank {rank} could not be started ({what})", rank=rank) from error
             self.processes.append(process)
-            held.let_through()
+            let_in()
 
     def end(self) -> None:
         for process in self.processes:
@@ -109,24 +115,35 @@ def _start(process: Any) -> None:
 _warming: dict[int, threading.Thread] = {}  # by the fork server's process id
 
 
-def _warm_up(context: Any, held: Held) -> None:
+def _warm_up(context: Any, held: Held, let_in: Callable[[], None]) -> None:
     """Return when there is a fork server that is ready to fork."""
-    from multiprocessing import forkserver
-
     # torch is named too: ppedu.runtime.preload is not found where sys.path was changed by hand
     context.set_forkserver_preload(["ppedu.runtime.preload", "torch._dynamo", "torch.optim"])
     with held.firmly():
         resource_tracker.ensure_running()  # before SIGINT is blocked: where it has to start, it unblocks it
         with born_deaf():
-            forkserver.ensure_running()
-        running: Any = forkserver._forkserver
-        server = running._forkserver_pid
+            server = _server()
         if server not in _warming:
             _warming[server] = threading.Thread(target=_fork_once, args=(context,), name="first start", daemon=True)
             _warming[server].start()
     while _warming[server].is_alive():
         _warming[server].join(TICK)
-        held.let_through()
+        let_in()
+
+
+def _server() -> int:
+    """The process id of the fork server, which is started unless it is there."""
+    from multiprocessing import forkserver
+
+    known: Any = forkserver._forkserver
+    try:
+        forkserver.ensure_running()
+    except ChildProcessError:  # its end was noticed by someone else (os.wait), or this process is a fork of its parent
+        os.close(known._forkserver_alive_fd)
+        known._forkserver_pid = known._forkserver_alive_fd = known._forkserver_address = None
+        forkserver.ensure_running()
+    server: int = known._forkserver_pid
+    return server
 
 
 def _fork_once(context: Any) -> None:

@@ -69,7 +69,7 @@ class Stage:
         like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
         loss = None
         with self.meter.watch(self, microbatch) if train else torch.no_grad():
-            if train and not self.first and inputs.is_floating_point():
+            if train and not self.first and (inputs.is_floating_point() or inputs.is_complex()):
                 inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
             output = self.module(inputs)
             if self.loss_fn is not None:

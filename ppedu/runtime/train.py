@@ -186,7 +186,7 @@ def _train_launched(
 def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, since: float) -> Place:
     """What a rank is doing, in words, from the numbers that it publishes."""
     if at < 0:
-        waiting = at in (execute.CONNECTING, execute.AWAITING_BATCH, execute.FLUSHING)
+        waiting = at in execute.WAITING
         return Place(f"is {execute.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
     instruction = program[at]
     if isinstance(instruction, Recv):

@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from threading import Event
 from typing import Any, NoReturn
 
-from ppedu.runtime.errors import RunError, RunStopped
+from ppedu.runtime.errors import RunError
 from ppedu.runtime.failures import Failure, failure_text
-from ppedu.runtime.interrupts import Held
 
 TICK = 0.1  # seconds between looks at whether anything moves
 ECHO = 2.0  # seconds that a lost connection waits for its cause to be heard of
@@ -33,7 +31,8 @@ class Place:
 
 
 class Watch:
-    """One run's ranks: `processes`, the `ears` that hear them, and `where` they are."""
+    """One run's ranks: `processes`, the `ears` that hear them, and `where` they are. `let_in`: raises what ends the run
+    from outside; it is called ten times a second."""
 
     def __init__(
         self,
@@ -42,11 +41,10 @@ class Watch:
         where: Callable[[int], Place],
         on_message: Callable[[int, str, Any], None],
         timeout: float,
-        held: Held,
-        stop: Event | None = None,
+        let_in: Callable[[], None],
     ) -> None:
         self.processes, self.where, self.on_message = processes, where, on_message
-        self.timeout, self.held, self.stop = timeout, held, stop
+        self.timeout, self.let_in = timeout, let_in
         self.ears: dict[Any, int] = {ear: rank for rank, ear in enumerate(ears)}
         self.deaths = {process.sentinel: rank for rank, process in enumerate(processes)}
         self.done: dict[int, Any] = {}
@@ -59,9 +57,7 @@ class Watch:
         checked = 0.0
         while len(self.done) < len(self.processes):
             ready = connection.wait([*self.ears, *self.deaths], TICK)
-            self.held.let_through()
-            if self.stop is not None and self.stop.is_set():
-                raise RunStopped("the run was stopped")
+            self.let_in()
             now = self.clock.read()
             for ear in [e for e in ready if e in self.ears]:
                 self._listen(ear)

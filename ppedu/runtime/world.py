@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import itertools
 import os
 import shutil
 import socket
@@ -9,9 +12,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -130,31 +133,70 @@ def ranks_here() -> int:
 def train_joined(
     work: Work, pairs: set[tuple[int, int]], device: str, hear: Callable[[int, str, Any], None]
 ) -> list[RankResult]:
-    """The work of a rank in a world that is there; returns the results of all ranks, on every rank."""
-    mine = not dist.is_initialized()
-    if mine:
-        dist.init_process_group("gloo")
-    try:
-        control = dist.new_group(backend="gloo", timeout=FOREVER)
-        before = torch.get_num_threads()
-        torch.set_num_threads(work.threads)
-        here = pick_device(device, int(os.environ.get("LOCAL_RANK", work.rank)))
+    """The work of a rank in a world that is there; returns the results of all ranks, on every rank.
+
+    The caller's own layers, random numbers, threads and groups stay as they are: the rank works on copies.
+    """
+    here = pick_device(device, int(os.environ.get("LOCAL_RANK", work.rank)))
+    work = replace(work, modules=copy.deepcopy(work.modules))
+    reports: list[tuple[str, Any]] = []
+    with _control_group() as control, _as_it_was(work.threads, here):
         group = connect(work.rank, dist.get_world_size(), here, control, pairs)
-        offset = clock_offset(group)
-        reports: list[tuple[str, Any]] = []
-        board = Board(Board.blank(group.size), work.rank)
-        local = Rank(work, group, _Reports(lambda *r: reports.append(r)), board, lambda: time.perf_counter() + offset)
-        result = local.run()
-        torch.set_num_threads(before)
-        everyone: list[Any] = [None] * group.size
-        dist.all_gather_object(everyone, (reports, result), group=control)
-    finally:
-        if mine:
-            dist.destroy_process_group()
+        try:
+            offset = clock_offset(group)
+            board = Board(Board.blank(group.size), work.rank)
+            local = Rank(
+                work, group, _Reports(lambda *r: reports.append(r)), board, lambda: time.perf_counter() + offset
+            )
+            result = local.run()
+            everyone: list[Any] = [None] * group.size
+            dist.all_gather_object(everyone, (reports, result), group=control)
+        finally:
+            for via in group.data.values():
+                if via is not control:
+                    dist.destroy_process_group(via)
     for number, (said, _) in enumerate(everyone):
         for kind, content in said:
             hear(number, kind, content)
     return [result for _, result in everyone]
+
+
+@contextmanager
+def _control_group() -> Iterator[dist.ProcessGroup]:
+    """A gloo group of all ranks: within the caller's world, or, where only torchrun's variables are there, as a world."""
+    if dist.is_initialized():
+        control = dist.new_group(backend="gloo", timeout=FOREVER)
+    else:
+        # A world that is gone has left its addresses in torchrun's store: each one gets keys of its own.
+        store, rank, size = _store()
+        keys = dist.PrefixStore(f"ppedu {next(_worlds)}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=keys, rank=rank, world_size=size, timeout=FOREVER)
+        control = dist.distributed_c10d._get_default_group()
+    try:
+        yield control
+    finally:
+        dist.destroy_process_group(control)
+
+
+_worlds = itertools.count()
+
+
+@functools.cache
+def _store() -> tuple[Any, int, int]:
+    """What the ranks that torchrun started meet at: (store, rank, size). One for the life of the process."""
+    return next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined,no-any-return]
+
+
+@contextmanager
+def _as_it_was(threads: int, device: torch.device) -> Iterator[None]:
+    """Set torch's threads; put them and torch's random numbers back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def clock_offset(group: Group, rounds: int = 10) -> float:

@@ -1,0 +1,70 @@
+"""A program that trains when it is told to, for the tests of interrupts: it says what became of each call of train()."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import leftovers
+import torch
+from torch import nn
+
+import ppedu
+
+LAYERS = [nn.Linear(8, 8) for _ in range(4)]
+BATCH = (torch.ones(16, 8), torch.zeros(16, 8))
+
+
+def train(steps: int) -> None:
+    ppedu.train(
+        LAYERS, ppedu.one_f_one_b(4, 8), [BATCH], nn.functional.mse_loss, lambda w: torch.optim.SGD(w, lr=0.1),
+        steps=steps, progress=False, timeout=20, pace=ppedu.Costs(forward=0.002, backward=0.002),
+    )  # fmt: skip
+
+
+def outcome(steps: int, interrupted: bool) -> str:
+    """What train() ends in: where an interrupt is on its way, it may also come when train() is over already."""
+    try:
+        try:
+            train(steps)
+            result = "completed"
+        except KeyboardInterrupt:
+            return "interrupted"
+        except BaseException as error:
+            result = f"{type(error).__name__}: {error}"
+        if interrupted:
+            time.sleep(30)
+    except KeyboardInterrupt:
+        return f"{result} before"
+    return result
+
+
+def settled() -> str:
+    """'' once no rank is left: at once, but for the process that a fork server makes first of all, which ends by itself."""
+    deadline = time.perf_counter() + 1
+    while left := leftovers.children():
+        if time.perf_counter() > deadline:
+            return f"left: {left}"
+        time.sleep(0.005)
+    return "nothing left"
+
+
+def main() -> None:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        command, steps = line.split()
+        print("go", flush=True)
+        if command == "thread":
+            results: list[str] = []
+            thread = threading.Thread(target=lambda: results.append(outcome(int(steps), False)))
+            thread.start()
+            thread.join()
+            result = results[0]
+        else:
+            result = outcome(int(steps), command == "interrupt")
+        print(f"{result}, {settled()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
