@@ -2,15 +2,17 @@
 #
 #   PYTHON=python3.12    builds .venv with that Python
 #   PIP_ARGS="..."       more arguments for pip install
+#   MEASURE=1            `make notebooks` measures anew what was measured before
 #   LAB_ARGS, PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS   more arguments for the command in question
 export PYTHON PIP_ARGS
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
 PY := .venv/bin/python
+BOOKS := $(sort $(wildcard notebooks/*.ipynb))
 # JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab demo test check notebooks bench setup clean
+.PHONY: help lab demo test check notebooks handout slides bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## list these
@@ -36,7 +38,13 @@ check: setup ## lint, types and the tests of the core; seconds
 	$(PY) -m pytest -q --core $(PYTEST_ARGS)
 
 notebooks: setup ## run the notebooks and write their outputs into them
-	$(PY) scripts/notebooks.py $(wildcard notebooks/*.ipynb)
+	$(PY) scripts/notebooks.py $(if $(MEASURE),--measure) $(BOOKS)
+
+handout: setup ## the notebooks without solutions, for a class, in handout/
+	$(PY) scripts/handout.py $(BOOKS)
+
+slides: setup ## the notebooks as slides, one HTML file each, in slides/
+	$(PY) scripts/slides.py $(BOOKS)
 
 bench: setup ## measure the figures that the README quotes
 	$(PY) -m benchmarks $(BENCH_ARGS)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # before anything imports matplotlib: tests open no window
+
+NOBODY = tempfile.TemporaryDirectory(prefix="ppedu-tests-")  # removed at the end
+os.environ["PPEDU_HOME"] = NOBODY.name  # tests answer exercises, and must not count as their user's progress
 
 # Two cores run tests, ranks and whatever else is on: how long one example takes says nothing about the code.
 settings.register_profile("ppedu", deadline=None)

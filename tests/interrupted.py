@@ -40,6 +40,20 @@ def outcome(steps: int, interrupted: bool) -> str:
     return result
 
 
+def in_a_thread(steps: int) -> str:
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(outcome(steps, False)))
+    thread.start()
+    try:
+        while thread.is_alive():
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        results.append("interrupted outside")
+        while thread.is_alive():
+            time.sleep(0.01)
+    return ", ".join(results)
+
+
 def settled() -> str:
     """'' once no rank is left: at once, but for the process that a fork server makes first of all, which ends by itself."""
     deadline = time.perf_counter() + 1
@@ -55,14 +69,7 @@ def main() -> None:
     for line in sys.stdin:
         command, steps = line.split()
         print("go", flush=True)
-        if command == "thread":
-            results: list[str] = []
-            thread = threading.Thread(target=lambda: results.append(outcome(int(steps), False)))
-            thread.start()
-            thread.join()
-            result = results[0]
-        else:
-            result = outcome(int(steps), command == "interrupt")
+        result = in_a_thread(int(steps)) if command == "thread" else outcome(int(steps), command == "interrupt")
         print(f"{result}, {settled()}", flush=True)
 
 

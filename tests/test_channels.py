@@ -50,7 +50,7 @@ def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = No
 
 
 @TRANSPORTS
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(legal_schedules().filter(lambda s: s.chains == 1))
 def test_any_legal_schedule_runs_to_the_numbers_of_plain_training(nccl, schedule):
     run(schedule, nccl)

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "validate": {"schedule"},
     "timeline": {"schedule"},
     "simulate": {"schedule", "validate", "timeline"},
-    "plot": {"schedule", "timeline"},
+    "plot": {"schedule", "timeline", "palette", "plot"},
     "exercises": {"schedule", "builders", "validate", "simulate", "timeline", "theory", "plot", "exercises"},
     "runtime": {"schedule", "validate", "timeline", "runtime"},
     "course": {"schedule", "models", "data", "runtime"},

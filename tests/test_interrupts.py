@@ -45,24 +45,24 @@ def many_moments(seed: int) -> Counter[str]:
     moments, seen = random.Random(seed), Counter[str]()
     with Driven(PROGRAM) as program:
         assert program.line() == "ready"
-        for round_ in range(11):
+        for round_ in range(14):
             outcome, took = interrupted(program, moments.uniform(0, LATER if round_ else FIRST))
             assert outcome in EXACTLY
             assert took < 5
             seen[outcome] += 1
-            if round_ in (0, 5):
+            if round_ in (0, 7):
                 completes(program)
         assert program.end() == ([], [])
     return seen
 
 
 def test_ctrl_c_at_any_moment() -> None:
-    """44 moments, other ones each time: 4 in first starts, 40 in later runs; two interpreters at a time."""
+    """42 moments, other ones each time: 3 in first starts, 39 in later runs; two interpreters at a time."""
     seed = random.randrange(10**6)
     print("seed", seed)
     with ThreadPoolExecutor(2) as pool:
-        seen = sum(pool.map(many_moments, range(seed, seed + 4)), Counter[str]())
-    assert seen.total() == 44
+        seen = sum(pool.map(many_moments, range(seed, seed + 3)), Counter[str]())
+    assert seen.total() == 42
     assert seen["interrupted, nothing left"] > 20  # the others came when the run was over already
 
 
@@ -76,12 +76,12 @@ def test_a_first_start_ends_at_once() -> None:
         assert outcome == "interrupted, nothing left"
         assert took < 1.5
         completes(program, "thread")
-        program.say("thread 40")  # Python interrupts its main thread alone, where the ranks of another thread live on
+        program.say("thread 20")  # Python interrupts its main thread alone: what another one trains goes on
         assert program.line() == "go"
-        time.sleep(0.5)
+        time.sleep(0.3)
         program.interrupt()
-        program.process.wait(30)
-    assert "KeyboardInterrupt" in program.errors[-1]
+        assert program.line() == "interrupted outside, completed, nothing left"
+        assert program.end() == ([], [])
 
 
 # what holds the interrupt back

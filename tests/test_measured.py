@@ -76,13 +76,14 @@ def scaled(costs: Costs) -> Costs:
 def test_a_paced_run_follows_the_prediction(make, costs, units):
     """Messages that take time, and a slow stage: where GPipe and 1F1B no longer take the same time."""
     assert ppedu.simulate(make(P, M), costs).makespan == units
-    run = train(make(P, M), 2, scaled(costs))
-    assert units * UNIT <= quickest(run).makespan <= 1.06 * units * UNIT
+    run = train(make(P, M), 3, scaled(costs))
+    assert all(t.makespan >= units * UNIT for t in run.timelines)
+    assert quickest(run).makespan <= 1.08 * units * UNIT
     predicted = ppedu.simulate(make(P, M), scaled(costs))
     began = {span.action: span.start for span in predicted.spans}
     late = [span.start - began[span.action] for span in quickest(run).spans]
     assert min(late) > -1e-3  # nothing starts before its time
-    assert max(late) < 0.06 * units * UNIT
+    assert max(late) < 0.08 * units * UNIT
 
 
 @pytest.mark.timing

@@ -18,9 +18,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ppedu import plot
 from ppedu.builders import forward_only, gpipe, naive, one_f_one_b
-from ppedu.plot import PALETTE, SHAPE, plot_compare, plot_memory, plot_timeline
+from ppedu.plot import PALETTE, SHAPE, plot_compare, plot_memory, plot_timeline, style
 from ppedu.schedule import Costs, Schedule, dependencies
 from ppedu.simulate import simulate
 from ppedu.timeline import Span, Timeline
@@ -289,8 +288,8 @@ def test_shapes_tell_kinds_apart():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pale", [0.0, 0.5])
 def test_text_on_a_box_is_readable(kind, pale):
-    fill = plot._mix(PALETTE[kind], pale)
-    assert contrast(plot._on(fill), fill) > 4.5  # WCAG 2.2, level AA
+    fill = style.mix(PALETTE[kind], pale)
+    assert contrast(style.ink_on(fill), fill) > 4.5  # WCAG 2.2, level AA
 
 
 # what the picture says

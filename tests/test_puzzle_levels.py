@@ -309,6 +309,14 @@ def test_a_target_that_is_out_of_reach_is_seen_at_once():
     assert late == "12 (at most 12): rank 0 has more to run than time: it cannot end before 16"
 
 
+def test_what_waits_still_has_to_run():
+    """Rank 0 is done with F1 at 7 and has B1 placed and four more to come: 12 at best."""
+    hard = Level("Hard", "", 3, 4, 11, gpipe(3, 4))
+    assert goals(hard, "F0 B0 F1 B1\nF0 B0\nF0 B0")["makespan"] == (
+        "7 (at most 11): rank 0 has more to run than time: it cannot end before 12"
+    )
+
+
 def test_an_empty_board_has_no_figures_yet():
     assert goals(4, "") == {
         "makespan": "0 (at most 12): so far",
@@ -327,6 +335,7 @@ def test_an_empty_board_has_no_figures_yet():
         ("F0 F1 B0 B1", "This is GPipe."),
         ("F0 B0 F1 B1", "This is naive and 1F1B: with p=1 and m=2 they are the same."),
         ("F1 F0 B1 B0\nF1 B1 F0 B0", "This is 1F1B, with its microbatches numbered otherwise."),
+        ("F1 F2 F0 B1 B2 B0", "This is GPipe, with its microbatches numbered otherwise."),
         ("F1 F0 B1 B0\nF0 B0 F1 B1", "This is an order of your own."),
         ("F0 F1 B1 B0\nF0 F1 B1 B0", "This is an order of your own."),
     ],

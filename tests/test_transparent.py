@@ -53,7 +53,7 @@ def check(schedule: Schedule, model=None, data=None, loss_fn=mse, optimizer=mome
 
 # the grid
 
-GRID = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 5), (3, 2), (3, 8), (4, 1), (4, 3), (4, 4), (4, 8), (6, 4)]
+GRID = [(1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (3, 8), (4, 3), (4, 8), (6, 4)]
 
 
 @pytest.mark.parametrize("make", [ppedu.naive, ppedu.gpipe, ppedu.one_f_one_b], ids=lambda f: f.__name__)
@@ -255,7 +255,7 @@ def test_the_same_numbers_as_pipelining(p):
         assert_equal_training(run.losses, run.gradients, mine.state_dict(), plain)
         found = [rank[number] for rank in theirs]
         if refused:
-            assert all("must be" in f or "microbatch" in f for f in found), found
+            assert all(isinstance(f, str) and "number of stages" in f for f in found), found
             continue
         losses = found[-1]["losses"]
         gradients, state = {}, {}

@@ -245,8 +245,9 @@ class Fields(Form):
         return all(got[key] is not None and form.same(got[key], want[key]) for key, form in self.of.items())
 
     def alike(self, got: Any, other: Any) -> bool:
-        """Whether every given entry is as in the other: `other` may name some keys only."""
-        return all(got.get(key) is not None and self.of[key].alike(got[key], value) for key, value in other.items())
+        """Whether every entry of the other, which may leave some open, is given in the same way."""
+        named = {key: value for key, value in other.items() if value is not None}
+        return all(got[key] is not None and self.of[key].alike(got[key], value) for key, value in named.items())
 
     def show(self, value: Any) -> str:
         return ", ".join(f'"{k}": {"open" if value[k] is None else f.show(value[k])}' for k, f in self.of.items())

@@ -9,7 +9,7 @@ from typing import Any
 from ppedu.exercises import kept, registry
 from ppedu.exercises.ask import Exercise, Question, Wrong
 from ppedu.exercises.call import Called, call, is_stub, takes
-from ppedu.exercises.forms import Fields, MisreadError, open_answer, what
+from ppedu.exercises.forms import Fields, Form, MisreadError, Number, open_answer, what
 from ppedu.exercises.result import Result
 
 _OPEN = "Not attempted yet: put your answer in place of the dots or of None, then run this cell again."
@@ -22,21 +22,23 @@ def reveal(question: str, prediction: Any) -> Result:
 
     >>> reveal("makespan of 1F1B", None)
     Not attempted yet: put your number in place of None, then run this cell again.
-    >>> reveal("makespan of 1F1B", 22).correct
-    True
     """
     number, asked = registry.question(question)
-    if open_answer(prediction):
-        noun = asked.form.wants.split()[-1] if asked.form.wants in ("a number", "True or False") else "answer"
-        noun = "number" if " number" in asked.form.wants else "answer" if noun == "False" else noun
-        return Result(f"Not attempted yet: put your {noun} in place of None, then run this cell again.", None)
-    result = _revealed(asked, prediction)
+    result = predicted(asked, prediction)
     if result.correct is not None:
         kept.record(number, "predictions", question, result.correct, result.idea)
     return result
 
 
-def _revealed(asked: Question, prediction: Any) -> Result:
+def predicted(asked: Question, prediction: Any) -> Result:
+    """`reveal` for a question at hand: nothing is recorded.
+
+    >>> predicted(registry.question("makespan of 1F1B")[1], 22).correct
+    True
+    """
+    if open_answer(prediction):
+        noun = "number" if isinstance(asked.form, Number) else "answer"
+        return Result(f"Not attempted yet: put your {noun} in place of None, then run this cell again.", None)
     form, right = asked.form, asked.form.read(asked.answer())
     try:
         given = form.read(prediction)
@@ -44,7 +46,7 @@ def _revealed(asked: Question, prediction: Any) -> Result:
         return Result(f"This prediction cannot be read: {error}", None)
     if form.same(given, right):
         return Result(f"Yes: {form.show(right)}. {asked.because}", True)
-    idea = next((w for w in asked.wrong if _has(w, form.alike, given, right)), None)
+    idea = next((w for w in asked.wrong if _has(w, form, given, right)), None)
     parts = [f"You said {form.show(given)}, it is {form.show(right)}.", asked.because]
     if idea is not None:
         parts.insert(1, _hint(idea, form.show(given), {}))
@@ -95,7 +97,7 @@ def _value(asked: Exercise, answer: Any) -> Result:
     if form.same(given, right):
         return Result(f"Right. {asked.because}".strip(), True)
     pictures = form.timelines(given, right)
-    ideas = [w for w in asked.wrong if _has(w, form.alike, given, right)]
+    ideas = [w for w in asked.wrong if _has(w, form, given, right)]
     if isinstance(form, Fields):
         return _fields(asked, form, given, right, ideas)
     if ideas:
@@ -123,27 +125,30 @@ def _function(asked: Exercise, function: Callable[..., Any]) -> Result:
     """Call the function on every case; say what is wrong with the first case that is."""
     calls = _called(asked, function)
     wanted = [asked.wanted(case) for case in asked.all_cases]
-    first = next(
-        (i for i, c in enumerate(calls) if c.trouble or c.value is None or not asked.form.same(c.value, wanted[i])),
-        None,
-    )
-    if first is None:
+    idea = next((w for w in asked.wrong if w.when is None and _in_every_case(asked, w, calls)), None)
+    first = next((i for i, done in enumerate(calls) if not _is_right(asked, done, wanted[i])), None)
+    if first is None and idea is None:
         return _passed(asked, function, calls)
     if all(c.value is None and not c.trouble for c in calls):
         return Result(_OPEN, None)  # raise NotImplementedError
+    first = first or 0
     case, done, want = asked.all_cases[first], calls[first], wanted[first]
     head = f"{function_name(function)}({_arguments(case)})"
     if done.trouble:
-        return Result(f"{head}: {done.trouble}", False)
+        return Result(f"{head}: {done.trouble}", False, idea.idea if idea else None)
     if done.value is None:
         return Result(f"{head} raised NotImplementedError, while other cases have an answer.", False)
     pictures = asked.form.timelines(done.value, want)
-    idea = next((w for w in asked.wrong if _explains(asked, w, calls, first, wanted)), None)
+    idea = idea or next((w for w in asked.wrong if w.when and w.when(done.value, want, *case.values())), None)
     if idea is not None:
         return Result(f"{head}: {_hint(idea, asked.form.show(done.value), case)}", False, idea.idea, pictures)
     before = f" (after {first} of {len(calls)} cases that are right)" if first else ""
     said = asked.form.remark(done.value, want) or asked.form.differs(done.value, want)
     return Result(f"{head}{before}: {said}\n{asked.nudge}", False, None, pictures)
+
+
+def _is_right(asked: Exercise, done: Called, want: Any) -> bool:
+    return not done.trouble and done.value is not None and asked.form.same(done.value, want)
 
 
 def _called(asked: Exercise, function: Callable[..., Any]) -> list[Called]:
@@ -180,24 +185,22 @@ def _passed(asked: Exercise, function: Callable[..., Any], calls: list[Called]) 
     return Result(text, True)
 
 
-def _explains(asked: Exercise, wrong: Wrong, calls: list[Called], first: int, wanted: list[Any]) -> bool:
-    """Whether a known wrong idea accounts for the answers: recognised as such, or the same in every case."""
-    if wrong.when is not None:
-        return bool(wrong.when(calls[first].value, wanted[first], *asked.all_cases[first].values()))
+def _in_every_case(asked: Exercise, wrong: Wrong, calls: list[Called]) -> bool:
+    """Whether the answers are those of a known wrong idea, case by case. Where the idea fails, so must the reader."""
     if len(calls) < len(asked.all_cases):
         return False
     for case, done in zip(asked.all_cases, calls, strict=True):
         try:
             known = asked.form.read(wrong.answer(*case.values()))
         except Exception:
-            known = None  # the wrong idea itself fails here
+            known = None
         if (known is None) != (done.value is None) or (known is not None and not asked.form.alike(done.value, known)):
             return False
     return True
 
 
-def _has(wrong: Wrong, alike: Callable[[Any, Any], bool], given: Any, right: Any) -> bool:
-    return bool(wrong.when(given, right)) if wrong.when is not None else alike(given, wrong.answer)
+def _has(wrong: Wrong, form: Form, given: Any, right: Any) -> bool:
+    return bool(wrong.when(given, right)) if wrong.when else form.alike(given, form.read(wrong.answer))
 
 
 def _hint(wrong: Wrong, got: str, case: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Letters: p ranks, m microbatches; F forward, B backward.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,12 @@ class Orders(Form):
 
     costs: what operations take when answers are compared.
     exact: the order has to be the right one itself; else any that is legal, as fast, and holds no more in flight, is right.
+    rule: one demand more on a legal schedule: a sentence that says what it breaks, or "" where it keeps it.
     """
 
     costs: Costs = field(default_factory=Costs)
     exact: bool = False
+    rule: Callable[[Schedule], str] | None = None
     wants = 'for each rank its operations in order, like [["F0", "B0"], ["F0", "B0"]]'
 
     def read(self, answer: Any) -> Any:
@@ -58,7 +61,7 @@ class Orders(Form):
     def same(self, got: Any, want: Any) -> bool:
         if got.orders == want.orders:
             return True
-        if self.exact or _size(got) != _size(want) or violations(_as(got, want)):
+        if self.exact or _size(got) != _size(want) or violations(_as(got, want)) or self._breaks(got):
             return False
         mine, right = self._simulated(_as(got, want)), self._simulated(want)
         kept = all(a <= b for a, b in zip(mine.peak_in_flight, right.peak_in_flight, strict=True))
@@ -81,7 +84,15 @@ class Orders(Form):
             return f"this cannot run. {_sentence(found[0].message)}{more}"
         if got.num_microbatches != m:
             return f"your schedule has {got.num_microbatches} microbatches, and there are m={m}."
-        return self._slower(schedule, want) or self._holds_more(schedule, want) or _first_difference(schedule, want)
+        return (
+            self._breaks(schedule)
+            or self._slower(schedule, want)
+            or self._holds_more(schedule, want)
+            or _first_difference(schedule, want)
+        )
+
+    def _breaks(self, schedule: Schedule) -> str:
+        return self.rule(schedule) if self.rule else ""
 
     def _slower(self, got: Schedule, want: Schedule) -> str:
         """Why the reader's schedule takes longer: the first wait that the right one does not have."""

@@ -1,1 +1,43 @@
-"""Live views."""
+"""Live views for notebooks: one widget each, with picture and controls, drawn in the browser from the same timelines.
+
+This module is light: what a view needs (anywidget, and torch once "Run for real" is pressed) is imported when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ppedu.explore.explorer import Explorer
+
+__all__ = ["explore"]
+
+
+# Named like its package, so `ppedu` binds it at once, as it does `simulate`: a late name would find the module.
+def explore(
+    schedule: str = "1f1b",
+    p: int = 4,
+    m: int = 8,
+    *,
+    ratio: float = 1.0,
+    transfer: float = 0.0,
+    slow_stage: int | None = None,
+    slow_factor: float = 2.0,
+) -> Explorer:
+    """A live view of one schedule: move p and m, ask any operation or bubble why, play it, and run it for real.
+
+    schedule: a name of `ppedu.SCHEDULES`. p: ranks, 1 to 16. m: microbatches, 1 to 64.
+    ratio: how many times as long as F a B takes. transfer: how long a tensor travels, in units of F.
+    slow_stage: a stage that takes `slow_factor` times as long as the others; None for none.
+
+    The controls are traitlets of the widget: `view.m = 16` moves its slider. `view.static()` draws the same with matplotlib,
+    for readers without a kernel. Raises ValueError (a TraitError in its wording) for values outside of these ranges.
+
+    >>> explore(p=4, m=8)
+    live view of 1F1B p=4 m=8: makespan 22, bubble 27.3 %, in flight 4 3 2 1
+    """
+    from ppedu.explore.explorer import Explorer
+
+    return Explorer(
+        schedule=schedule, p=p, m=m, ratio=ratio, transfer=transfer, slow_stage=slow_stage, slow_factor=slow_factor
+    )

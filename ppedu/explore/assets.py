@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ppedu.palette import HATCH, PALETTE, SHAPE, WORD
 
-SHARED = ("paint.js", "view.js", "panel.js")
+SHARED = ("layout.js", "paint.js", "over.js", "view.js", "panel.js")
 """What every live view stands on, in this order."""
 
 

@@ -115,9 +115,7 @@ def _closed_forms(settings: Settings) -> dict[str, _Form]:
         }
     whole = m + p - 1
     return {
-        "makespan": _Form(
-            theory.makespan(p, m, forward, backward), "(m + p - 1)(F + B)", f"({m} + {p} - 1){both}"
-        ),
+        "makespan": _Form(theory.makespan(p, m, forward, backward), "(m + p - 1)(F + B)", f"({m} + {p} - 1){both}"),
         "bubble": _Form(theory.bubble_fraction(p, m), "(p - 1) / (m + p - 1)", _share(p - 1, whole)),
         "over ideal": _Form(theory.bubble_over_ideal(p, m), "(p - 1) / m", _share(p - 1, m)),
         "utilization": _Form(theory.utilization(p, m), "m / (m + p - 1)", _share(m, whole)),

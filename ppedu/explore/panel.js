@@ -1,0 +1,323 @@
+/* The controls around the picture: native elements, so that keys, touch and screen readers work as everywhere. */
+
+/* An element: h("button.name", {attributes; onclick and the like as functions}, ...children). */
+function h(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.map((one) => `ppedu-${one}`).join(" ");
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key.slice(2), value);
+    else if (value !== false && value != null) element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child != null));
+  return element;
+}
+
+/* The root of a live view. JupyterLab runs its shortcuts (b: a cell below) before a widget sees a key, unless the focused
+   element itself carries the attribute that switches them off. */
+function openRoot(el, label) {
+  const root = h("div", { role: "group", "aria-label": label });
+  root.className = "ppedu";
+  el.append(root);
+  const suppress = () => {
+    for (const one of [root, ...root.querySelectorAll("button, input, select, textarea, a, canvas, [tabindex]")])
+      one.setAttribute("data-lm-suppress-shortcuts", "true");
+  };
+  new MutationObserver(suppress).observe(root, { childList: true, subtree: true });
+  suppress();
+  return root;
+}
+
+/* Moves: the newest one is sent only when the last one's answer is back, so that a burst of them settles at once.
+   notes(text) is told when the kernel keeps silent, and "" when it answers again. */
+class Asker {
+  constructor(model, root, notes) {
+    [this.model, this.root, this.notes] = [model, root, notes];
+    [this.asked, this.gesture, this.busy, this.next] = [0, 0, false, null];
+    this.heard = () => this.answer();
+    model.on("change:answered", this.heard);
+    root.dataset.asked = root.dataset.answered = 0;
+  }
+
+  /* values: traits and what they are to be. A gesture is one drag, or one key: what "the last move" means. */
+  move(values) {
+    this.next = { ...this.next, ...values };
+    this.root.dataset.asked = this.asked + 1; // what the answer to this move will have, or more
+    this.send();
+  }
+
+  settle() {
+    this.gesture++;
+  }
+
+  send() {
+    if (this.busy || !this.next) return;
+    this.busy = true;
+    this.asked++;
+    this.tell({ do: "set", values: this.next, asked: this.asked, gesture: this.gesture });
+    this.next = null;
+  }
+
+  tell(content) {
+    clearTimeout(this.patience);
+    this.patience = setTimeout(() => this.notes("The kernel is busy: the picture follows when it is free."), 1500);
+    try {
+      this.model.send(content);
+    } catch {
+      this.notes("There is no kernel: run the cell again to move the controls.");
+    }
+  }
+
+  answer() {
+    clearTimeout(this.patience);
+    clearTimeout(this.quiet);
+    this.notes("");
+    if (this.model.get("answered") < this.asked) return;
+    this.busy = false;
+    if (this.next) this.send();
+    else this.quiet = setTimeout(() => this.details(), 120);
+  }
+
+  /* Ask for what belongs to the scene and was left out for speed, once the moves have settled. */
+  details() {
+    if (JSON.parse(this.model.get("details")).number !== JSON.parse(this.model.get("scene")).number)
+      this.model.send({ do: "details" });
+  }
+
+  destroy() {
+    this.model.off("change:answered", this.heard);
+    clearTimeout(this.patience);
+    clearTimeout(this.quiet);
+  }
+}
+
+/* A range with a number that can be typed. use(value) is called on every move, settle() when one is over. */
+function slider(label, range, { use, settle = () => {}, title = "" }) {
+  const id = `ppedu-${Math.random().toString(36).slice(2)}`;
+  const limits = { min: range.low, max: range.high, step: range.step };
+  const bar = h("input", { type: "range", id, ...limits, oninput: () => use(Number(bar.value)), onchange: settle });
+  const box = h("input.number", {
+    type: "number", ...limits, step: "any", "aria-label": `${label}, as a number`,
+    onchange: () => {
+      use(box.value === "" ? null : Number(box.value));
+      settle();
+    },
+  });
+  bar.addEventListener("pointerdown", settle);
+  const element = h("div.control", { title }, h("label", { for: id }, label), bar, box);
+  return {
+    element, bar, box,
+    set(value) {
+      bar.value = value;
+      if (box.getAttribute("aria-invalid") !== "true") box.value = Number(Number(value).toPrecision(6)); // else it stays, to be mended
+    },
+    invalid(wrong) {
+      box.setAttribute("aria-invalid", wrong);
+    },
+    disable(off, why = "") {
+      bar.disabled = box.disabled = off;
+      element.title = off ? why : title;
+    },
+  };
+}
+
+/* A list to choose from. options: [[value, text]]. */
+function choice(label, options, use) {
+  const id = `ppedu-${Math.random().toString(36).slice(2)}`;
+  const select = h("select", { id, onchange: () => use(JSON.parse(select.value)) });
+  const element = h("div.control", {}, h("label", { for: id }, label), select);
+  const fill = (list) => {
+    const texts = JSON.stringify(list);
+    if (texts === select.dataset.list) return; // an open list would close
+    select.dataset.list = texts;
+    select.replaceChildren(...list.map(([value, text]) => h("option", { value: JSON.stringify(value) }, text)));
+  };
+  fill(options);
+  return { element, select, fill, set: (value) => (select.value = JSON.stringify(value)) };
+}
+
+function toggle(label, use) {
+  const box = h("input", { type: "checkbox", onchange: () => use(box.checked) });
+  const element = h("label.toggle", {}, box, ` ${label}`);
+  return { element, box, set: (value) => (box.checked = value) };
+}
+
+const button = (label, use, attributes = {}) => h("button.button", { type: "button", onclick: use, ...attributes }, label);
+
+/* Play, step and scrub through time. It follows the view's onTime. */
+class Transport {
+  constructor(view) {
+    this.view = view;
+    const name = (text) => ({ "aria-label": text, title: text });
+    this.start = button("▶ Play", () => (view.playing ? view.pause() : view.play()), { title: "Play (space)" });
+    this.scrub = h("input.scrub", {
+      type: "range", min: 0, max: 1, step: "any", value: 0, "aria-label": "time",
+      oninput: () => view.seek(Number(this.scrub.value)),
+      onkeydown: (event) => this.keys(event),
+    });
+    this.now = h("output.now");
+    const speeds = [[0.25, "¼ speed"], [0.5, "½ speed"], [1, "1 × speed"], [2, "2 × speed"], [4, "4 × speed"]];
+    const speed = h("select", { "aria-label": "speed", onchange: () => (view.speed = Number(speed.value)) },
+      speeds.map(([value, text]) => h("option", { value, selected: value === 1 }, text)));
+    this.element = h("div.transport", { role: "group", "aria-label": "time" },
+      this.start,
+      button("|◀", () => view.step(-1), name("one step back (,)")),
+      button("▶|", () => view.step(1), name("one step on (.)")),
+      this.scrub, this.now, speed,
+      (this.whole = button("Show all", () => view.seek(null), { title: "The whole picture, without a cursor (Esc)" })));
+    this.update();
+  }
+
+  /* An arrow key on the scrub bar goes to the next event, not by some share of the bar. */
+  keys(event) {
+    const way = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    if (event.key === " ") this.view.playing ? this.view.pause() : this.view.play();
+    else if (way) this.view.step(way);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  update() {
+    const { view } = this;
+    const last = view.last();
+    const time = view.time;
+    this.scrub.max = last || 1;
+    this.scrub.value = time ?? 0;
+    const text = time === null ? "" : `${timeText(view.scene, time)} of ${timeText(view.scene, last)}`;
+    this.now.textContent = text;
+    this.scrub.setAttribute("aria-valuetext", text || "no cursor");
+    this.start.textContent = view.playing ? "❚❚ Pause" : "▶ Play";
+    this.whole.disabled = time === null;
+  }
+}
+
+/* "Run for real": progress, stop, and how it ended. */
+class RunPanel {
+  constructor(model, ask, { ranks, label }) {
+    [this.model, this.ranks] = [model, ranks];
+    this.go = button(label, () => ask({ do: "run" }), { title: "Train the course's model with these settings, in processes of its own" });
+    this.go.classList.add("ppedu-go");
+    this.halt = button("Stop", () => ask({ do: "stop" }));
+    this.bar = h("progress", { max: 1, value: 0, "aria-label": "progress of the run" });
+    this.text = h("span.run-text", { role: "status", "aria-live": "polite" });
+    this.element = h("div.run", { role: "group", "aria-label": "run for real" }, this.go, this.halt, this.bar, this.text);
+    this.changed = () => this.update();
+    model.on("change:run", this.changed);
+    this.update();
+  }
+
+  update() {
+    const run = this.model.get("run");
+    const busy = ["starting", "running", "stopping"].includes(run.state);
+    const fixed = this.model.get("fixed");
+    const many = this.ranks() > fixed.most_ranks;
+    this.element.dataset.state = run.state;
+    this.go.disabled = busy || many;
+    this.halt.hidden = this.bar.hidden = !busy;
+    this.halt.disabled = run.state === "stopping";
+    if (run.step) [this.bar.max, this.bar.value] = [run.steps, run.step];
+    else this.bar.removeAttribute("value"); // it goes to and fro until the first step is done
+    this.text.textContent = many && !busy ? fixed.too_many : run.text;
+    this.text.classList.toggle("ppedu-wrong", run.state === "failed");
+  }
+
+  destroy() {
+    this.model.off("change:run", this.changed);
+  }
+}
+
+/* What all live views wire up alike: the picture, its transport, its switches, errors and notes.
+   Returns {root, view, asker, parts, on(name, handler), tell(content), destroy}. */
+function liveView(model, el, label) {
+  const root = openRoot(el, label);
+  const stage = h("div.stage");
+  const note = h("div.note", { role: "status" });
+  const error = h("div.error", { role: "alert" });
+  const asker = new Asker(model, root, (text) => (note.textContent = text));
+  let transport = null;
+  const view = new TimelineView(stage, {
+    root,
+    onTime: () => transport?.update(),
+    onPaint: () => (root.dataset.answered = model.get("answered")),
+  });
+  transport = new Transport(view);
+  const handlers = [];
+  const on = (name, handler) => {
+    model.on(name, handler);
+    handlers.push([name, handler]);
+  };
+  const drawn = () => {
+    view.show(JSON.parse(model.get("scene")));
+    transport.update();
+  };
+  on("change:scene", drawn);
+  on("change:details", () => view.detail(JSON.parse(model.get("details"))));
+  on("change:error", () => (error.textContent = model.get("error")));
+  on("change:answered", () => view.request()); // an answer without a new scene is painted, too
+  error.textContent = model.get("error");
+  const { element: switches, set } = viewSwitches(model, root, view, on);
+  set();
+  drawn();
+  view.detail(JSON.parse(model.get("details")));
+  const destroy = () => {
+    for (const [name, handler] of handlers) model.off(name, handler);
+    asker.destroy();
+    view.destroy();
+  };
+  const tell = (content) => asker.tell({ ...content, asked: asker.asked });
+  return { root, view, asker, transport, stage, note, error, switches, on, tell, destroy };
+}
+
+/* How things are drawn: the page's own business, which the kernel is told of and need not be there for. */
+function viewSwitches(model, root, view, on) {
+  const names = { in_flight: "in flight", phases: "phases", critical_path: "critical path", large: "large" };
+  const toggles = Object.entries(names).map(([trait, label]) => {
+    const one = toggle(label, (value) => {
+      model.set(trait, value);
+      model.save_changes();
+    });
+    on(`change:${trait}`, () => set());
+    return [trait, one];
+  });
+  const set = () => {
+    for (const [trait, one] of toggles) one.set(model.get(trait));
+    view.set({
+      strips: model.get("in_flight"), phases: model.get("phases"), path: model.get("critical_path"), large: model.get("large"),
+    });
+    root.classList.toggle("ppedu-large", model.get("large"));
+  };
+  return { element: h("div.switches", { role: "group", "aria-label": "show" }, toggles.map(([, one]) => one.element)), set };
+}
+
+/* The controls that all explorers have, for the traits of settings.py. They follow the model. */
+function settingControls(model, asker, on) {
+  const { ranges } = model.get("fixed");
+  const use = (name) => ({ use: (value) => asker.move({ [name]: value }), settle: () => asker.settle() });
+  const sliders = {
+    p: slider("ranks p", ranges.p, use("p")),
+    m: slider("microbatches m", ranges.m, use("m")),
+    ratio: slider("B takes × F", ranges.ratio, use("ratio")),
+    transfer: slider("transfer (× F)", ranges.transfer, use("transfer")),
+    slow_factor: slider("slower by ×", ranges.slow_factor, use("slow_factor")),
+  };
+  const slow = choice("slow stage", [], (value) => {
+    asker.settle();
+    asker.move({ slow_stage: value });
+  });
+  const update = () => {
+    for (const [name, one] of Object.entries(sliders)) {
+      one.invalid(model.get("error").startsWith(`${name} `));
+      one.set(model.get(name));
+    }
+    const p = model.get("p");
+    slow.fill([[null, "none"], ...Array.from({ length: p }, (_, stage) => [stage, `stage ${stage}`])]);
+    slow.set(model.get("slow_stage"));
+    sliders.slow_factor.disable(model.get("slow_stage") === null, "Choose the slow stage first");
+    sliders.transfer.disable(p === 1, "One rank sends no messages");
+  };
+  for (const name of [...Object.keys(sliders), "slow_stage", "error", "answered"]) on(`change:${name}`, update);
+  update();
+  const { p, m, ratio, transfer, slow_factor } = sliders;
+  return { sliders, elements: [p.element, m.element, ratio.element, transfer.element, slow.element, slow_factor.element] };
+}

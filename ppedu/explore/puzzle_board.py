@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ppedu.explore.levels import LEVELS, Level
 from ppedu.explore.puzzle_game import Game
 from ppedu.explore.puzzle_score import Score
 from ppedu.explore.scene import Scene, Track, scene
-from ppedu.schedule import Action, Kind
+from ppedu.explore.titles import caption, title
+from ppedu.schedule import Action, Costs, Kind
+from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
+from ppedu.validate import Violation
 
 
-def picture(game: Game, score: Score, number: int, measured: Timeline | None = None) -> Scene:
+def picture(game: Game, score: Score, number: int, pace: Costs, measured: Timeline | None = None) -> Scene:
     """The scene of a position: what runs already with its times, what waits, and the target as a line.
 
-    measured: a run of this very schedule, drawn under the prediction; then both are in seconds.
+    measured: a run of this very schedule under `pace`, drawn below the prediction; then both are in seconds.
     """
     level, position = game.level, game.position
+    timeline = score.timeline if measured is None else simulate(position.schedule, pace)
+    scale = timeline.makespan / score.timeline.makespan if measured else 1.0
+    waiting = [(w.rank, position.schedule.short(w.action), w.action.kind.value, w.message) for w in score.waiting]
     mine = Track(
-        score.timeline,
+        timeline,
         word="" if measured is None else "predicted",
-        transfer=level.costs.transfer,
-        waiting=tuple(
-            (w.rank, position.schedule.short(w.action), w.action.kind.value, w.message) for w in score.waiting
-        ),
+        title=() if measured is None else title((replace(timeline, schedule=measured.schedule), measured)),
+        transfer=level.costs.transfer * scale,
+        waiting=tuple(waiting),
     )
-    tracks = [mine] if measured is None else [mine, Track(measured, word="measured")]
-    span = max(level.target, score.timeline.makespan)
     drawn = scene(
         number,
-        tracks,
-        caption=caption(level, measured),
-        span=None if measured is not None else span,
-        marks=((level.target, f"target {level.target:g}"),),
+        [mine] if measured is None else [mine, Track(measured, word="measured")],
+        caption=caption(level.p, level.m, str(level.costs), () if measured is None else (measured,)),
+        span=max(level.target * scale, timeline.makespan, 0.0 if measured is None else measured.makespan),
+        marks=((level.target * scale, f"target {level.target:g}"),),
     )
     drawn["budget"] = level.cap
     drawn["peak"] = max(drawn["peak"], *(level.cap or (1,)))
@@ -57,14 +61,29 @@ def _open_end(game: Game, score: Score, gap: tuple[Any, ...]) -> tuple[Any, ...]
     return rank, start, end, message, following, waited
 
 
-def caption(level: Level, measured: Timeline | None = None) -> str:
-    """How large the board is, and where the times come from."""
-    said = f"p = {level.p} ranks, m = {level.m} microbatch{'es' if level.m > 1 else ''}. Predicted, {level.costs}."
-    return said if measured is None else f"{said} {measured.provenance[:1].upper()}{measured.provenance[1:]}."
+def answer(game: Game, reason: Violation | None, move: str) -> tuple[str, str]:
+    """What the page says to a move: ("refused", why), or ("placed", what it led to), or ("solved", ...), or ("done", ...).
+
+    move: what was done, in words; "" at the start.
+    """
+    if reason is not None:
+        return "refused", f"{move} cannot come next: {reason.message}."
+    if not game.position.complete:
+        if not move:
+            return "start", ""
+        waiting = [
+            w for w in game.score.waiting if f"{game.position.schedule.short(w.action)} on rank {w.rank}" == move
+        ]
+        return "placed", f"{move}: placed." + (f" It has to wait: {waiting[0].message}." if waiting else "")
+    score = game.score
+    if score.solved:
+        return "solved", f"Solved. {score.recognised}"
+    missed = "; ".join(f"{goal.name} {goal.yours}: {goal.message}" for goal in score.goals if not goal.kept)
+    return "done", f"It runs, but not every goal is reached. {missed}. {score.recognised}"
 
 
 def board(
-    game: Game, score: Score, number: int, *, show_legal: bool, hints: int, said: dict[str, str]
+    game: Game, score: Score, number: int, *, show_legal: bool, hints: int, said: tuple[str, str]
 ) -> dict[str, Any]:
     """All but the picture. number: of the level, 0 for one of the player's own. said: the answer to the last move.
 
@@ -77,6 +96,7 @@ def board(
         "levels": [one.title for one in LEVELS],
         "title": level.title,
         "goal": level.goal,
+        "given": _given(level),
         "ranks": level.p,
         "names": [f"{kind}{j}" for kind in (Kind.F, Kind.B) for j in range(level.m)],
         "tray": [_states(game, rank, show_legal) for rank in range(level.p)],
@@ -94,6 +114,15 @@ def board(
         "hints_left": max(0, len(level.hints) - hints),
         "said": said,
     }  # fmt: skip
+
+
+def _given(level: Level) -> str:
+    """What operations and messages take."""
+    first, costs = Action(0, Kind.F, 0), level.costs
+    if costs.stages is not None:
+        return str(costs)
+    said = f"F takes {costs.duration(first):g}, B takes {costs.duration(replace(first, kind=Kind.B)):g}"
+    return said + (f", a message takes {costs.transfer:g}." if costs.transfer else ".")
 
 
 def _states(game: Game, rank: int, show_legal: bool) -> list[str]:

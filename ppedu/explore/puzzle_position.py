@@ -207,7 +207,7 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
 
     def _faults(self) -> tuple[Violation, ...]:
         """Why no continuation can run: every fault of an order by itself, else the first circle of waiting."""
-        found = [v for v in violations(self._completed()) if self.complete or v.rule != "deadlock"]
+        found = [v for v in violations(self._completed()) if v.rule != "deadlock"]
         if found:
             return tuple(found)
         position = Position.start(self.schedule.num_ranks, self.schedule.num_microbatches)

@@ -11,7 +11,6 @@ from ppedu.builders import SCHEDULES
 from ppedu.explore.levels import Level
 from ppedu.explore.puzzle_position import Position, Waiting
 from ppedu.schedule import Action, Kind, Schedule
-from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 
 
@@ -125,20 +124,35 @@ def recognise(schedule: Schedule) -> str:
     >>> recognise(Schedule.from_text("F0 F1 B0 B1\\nF0 B0 F1 B1"))
     'This is 1F1B.'
     """
-    p, m = schedule.num_ranks, schedule.num_microbatches
-    known = [build(p, m) for build in SCHEDULES.values()]
-    names = [one.name for one in known if one.orders == schedule.orders]
-    more = ""
-    if not names:
-        again = _renumbered(schedule)
-        names = [one.name for one in known if one.orders == again.orders]
-        more = ", with its microbatches numbered otherwise"
+    names, renumbered = _known(schedule)
+    more = ", with its microbatches numbered otherwise" if renumbered else ""
     if not names:
         return "This is an order of your own."
     if len(names) == 1:
         return f"This is {names[0]}{more}."
     together = f"{', '.join(names[:-1])} and {names[-1]}"
+    p, m = schedule.num_ranks, schedule.num_microbatches
     return f"This is {together}{more}: with p={p} and m={m} they are the same."
+
+
+def name_of(schedule: Schedule) -> str:
+    """What pictures and runs call a complete schedule.
+
+    >>> name_of(Schedule.from_text("F0 F1 B0 B1\\nF0 B0 F1 B1")), name_of(Schedule.from_text("F0 F1 B1 B0"))
+    ('1F1B', 'your order')
+    """
+    names, renumbered = _known(schedule)
+    return names[-1] if names and not renumbered else "your order"
+
+
+def _known(schedule: Schedule) -> tuple[list[str], bool]:
+    """The names of the course's schedules that this one is, and whether only after numbering its microbatches anew."""
+    known = [build(schedule.num_ranks, schedule.num_microbatches) for build in SCHEDULES.values()]
+    names = [one.name for one in known if one.orders == schedule.orders]
+    if names:
+        return names, False
+    again = _renumbered(schedule)
+    return [one.name for one in known if one.orders == again.orders], True
 
 
 def _renumbered(schedule: Schedule) -> Schedule:
@@ -149,8 +163,3 @@ def _renumbered(schedule: Schedule) -> Schedule:
         tuple(Action(a.stage, a.kind, number.get(a.microbatch, a.microbatch)) for a in order) for order in actions
     )
     return Schedule(schedule.name, schedule.num_microbatches, schedule.rank_of_stage, orders)
-
-
-def reference(level: Level) -> Timeline:
-    """The schedule that the level is measured by, at the level's costs."""
-    return simulate(level.reference, level.costs)

@@ -57,7 +57,7 @@ class State:
 
 Progress = Callable[[int, int, float], None]
 _turn = threading.Lock()  # two runs at a time would take each other's cores, and measure that
-_runs: set["RealRun"] = set()
+_runs: set[RealRun] = set()
 
 
 def train_one(job: Job, progress: Progress, stop: threading.Event) -> Run:
@@ -80,7 +80,9 @@ class RealRun:
     def start(self) -> None:
         """Begin, or raise RuntimeError where another view is running for real."""
         if not _turn.acquire(blocking=False):
-            raise RuntimeError("another live view is running for real: two at once would take each other's cores. Stop it")
+            raise RuntimeError(
+                "another live view is running for real: two at once would take each other's cores. Stop it"
+            )
         _runs.add(self)
         self._say("starting", text="starting the processes")
         self._thread.start()
@@ -101,32 +103,27 @@ class RealRun:
         self._tell(self._state)
 
     def _work(self) -> None:
-        runs: list[Run] = []
         try:
-            for job in self.jobs:
-                self._say_unless_stopping(text=f"{job.schedule.label}: starting the processes")
-                runs.append(train_one(job, self._progress(job), self._stop))
+            end = self._results()
         except BaseException as error:  # whatever it is, the page is where it can be read
             end = self._ended(error)
-        else:
-            end = ("done", "")
         finally:
             _runs.discard(self)
             _turn.release()
-        if end[0] == "done":
-            try:
-                self._done(runs)
-            except Exception as error:
-                end = self._ended(error)
-        self._say(end[0], text=end[1] or summary(runs))
+        self._say(end[0], text=end[1])
 
-    def _progress(self, job: Job) -> Progress:
-        before = STEPS * self.jobs.index(job)
+    def _results(self) -> tuple[str, str]:
+        runs = []
+        for number, job in enumerate(self.jobs):
+            self._say_unless_stopping(text=f"{job.schedule.label}: starting the processes")
+            runs.append(train_one(job, self._progress(job, STEPS * number), self._stop))
+        self._done(runs)
+        return "done", summary(runs)
 
+    def _progress(self, job: Job, before: int) -> Progress:
         def progress(done: int, steps: int, loss: float) -> None:
-            step = before + done
             text = f"{job.schedule.label}: step {done} of {steps}, loss {loss:.3f}"
-            self._say_unless_stopping(step=step, loss=loss, text=text)
+            self._say_unless_stopping(step=before + done, loss=loss, text=text)
 
         return progress
 

@@ -1,6 +1,6 @@
 /* The live picture of timelines: what the explorers and the puzzle share. Plain JavaScript, no framework, no bundler:
-   assets.py puts paint.js, view.js and panel.js in front of explore.js, compare.js or puzzle.js, and the palette
-   (PALETTE, SHAPE, HATCH, WORD, from ppedu/palette.py) in front of all.
+   assets.py puts layout.js, paint.js, over.js, view.js and panel.js in front of explore.js, compare.js or puzzle.js, and
+   the palette (PALETTE, SHAPE, HATCH, WORD, from ppedu/palette.py) in front of all.
 
    No rule of scheduling lives in JavaScript. What an operation needs, when a tensor was there and why a rank is idle
    comes with the scene, from `dependencies` and `Timeline`.
@@ -11,7 +11,7 @@
      span      where the time axis ends; peak: the most in flight of any rank, the one scale of all strips
      caption   a sentence: p, m, predicted or measured
      marks     [{time, label}]: dashed vertical lines ("target 22")                                    (optional)
-     budget    activations that a rank may hold: a dashed line in each strip                           (optional)
+     budget    activations that a rank may hold, one number or one a rank: a dashed line in each strip   (optional)
      tracks    one for each timeline, each with
        group     tracks with the same group share their ranks: predicted over measured, rank by rank
        word      what tells the tracks of a group apart ("predicted", "measured"), or ""
@@ -45,18 +45,20 @@
      view.at(x, y) -> target                  hit test, in CSS pixels of the picture
      view.walk(target, key) -> target         what an arrow key, Home or End leads to
      view.destroy()
-   Below that, paint.js is pure: layout(scene, options, width, colors) -> lay; paintScene(ctx, scene, lay, options, colors);
-   paintOver(ctx, scene, lay, options, colors, {time, target}); hit(scene, lay, x, y); walk(scene, lay, target, key).
+   Below that, all is pure: layout(scene, options, width, ctx, font) -> lay; hit(scene, lay, x, y); walk(scene, lay, target,
+   key) in layout.js; paintScene(ctx, scene, lay, options, colors) in paint.js; paintOver(..., {time, target}) in over.js.
 
-   panel.js has the controls: slider(), choice(), toggle(), button(), Transport (play, step, scrub), Figures,
-   RunPanel ("Run for real"), Asker (sends the newest move only when the last answer is back), open(host) (the root:
-   theme, keyboard shortcuts of the notebook switched off in it). */
+   panel.js has the controls: h() makes elements; slider(), choice(), toggle(), button(); Transport (play, step, scrub);
+   RunPanel ("Run for real"); Asker (sends the newest move only when the last answer is back); liveView(model, el, label),
+   which wires all of it to the model's traits. root.dataset: asked (number of the newest move), answered (the newest move
+   that is painted), drawn (number of the painted scene), time (of the cursor, "" for none). */
 
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 class TimelineView {
   constructor(host, callbacks = {}) {
     this.host = host;
+    this.root = callbacks.root || host;
     this.calls = callbacks;
     this.options = { strips: true, phases: true, path: false, large: false, height: 420 };
     this.scene = null;
@@ -73,21 +75,15 @@ class TimelineView {
   // elements
 
   build() {
-    const make = (tag, className, attributes = {}) => {
-      const element = document.createElement(tag);
-      element.className = className;
-      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-      return element;
-    };
-    this.box = make("div", "ppedu-picture");
-    this.below = make("canvas", "ppedu-canvas", { "aria-hidden": "true" });
+    this.box = h("div.picture");
+    this.below = h("canvas.canvas", { "aria-hidden": "true" });
     // role=application: arrow keys go to the picture, not to the screen reader's own cursor
-    this.above = make("canvas", "ppedu-canvas ppedu-over", {
-      tabindex: "0", role: "application", "aria-roledescription": "timeline", "data-lm-suppress-shortcuts": "true",
+    this.above = h("canvas.canvas.over", {
+      tabindex: "0", role: "application", "aria-roledescription": "timeline",
     });
-    this.tip = make("div", "ppedu-tip", { role: "tooltip", hidden: "" });
-    this.live = make("div", "ppedu-live", { "aria-live": "polite", role: "status" });
-    this.caption = make("div", "ppedu-caption");
+    this.tip = h("div.tip", { role: "tooltip", hidden: true });
+    this.live = h("div.live", { "aria-live": "polite", role: "status" });
+    this.caption = h("div.caption");
     this.box.append(this.below, this.above, this.tip);
     this.host.append(this.box, this.caption, this.live);
   }
@@ -133,12 +129,23 @@ class TimelineView {
   // what is shown, and how
 
   show(scene) {
-    const keeps = this.scene && samePlaces(this.scene, scene);
+    if (!this.scene || !samePlaces(this.scene, scene)) this.hovered = this.picked = null;
     this.scene = scene;
-    if (!keeps) this.hovered = this.picked = null;
+    for (const track of scene.tracks) {
+      track.known = Boolean(track.needs); // the details came along
+      track.needs = track.needs || track.kind.map(() => []);
+      track.gaps = track.gaps || [];
+      track.path = track.path || [];
+    }
     if (this.time !== null) this.time = Math.min(this.time, scene.span);
     this.caption.textContent = scene.caption;
     this.above.setAttribute("aria-label", spoken(scene));
+    this.relayout();
+  }
+
+  detail(details) {
+    if (details.number !== this.scene?.number) return;
+    this.scene.tracks.forEach((track, k) => Object.assign(track, details.tracks[k], { known: true, items: null, unblocks: null }));
     this.relayout();
   }
 
@@ -174,8 +181,9 @@ class TimelineView {
     const over = this.context(this.above);
     paintOver(over, this.scene, this.lay, this.options, this.colors, { time: this.time, target: this.target });
     this.placeTip();
-    this.host.dataset.drawn = this.scene.number;
-    this.host.dataset.time = this.time === null ? "" : this.time;
+    this.root.dataset.drawn = this.scene.number;
+    this.root.dataset.time = this.time === null ? "" : this.time;
+    this.calls.onPaint?.();
     if (this.playing) this.request();
   }
 
@@ -209,10 +217,12 @@ class TimelineView {
       const ctx = this.below.getContext("2d");
       ctx.fillStyle = other;
       ctx.fillStyle = style.getPropertyValue(name).trim() || other;
-      return ctx.fillStyle.startsWith("#") ? ctx.fillStyle : other;
+      if (ctx.fillStyle.startsWith("#")) return ctx.fillStyle;
+      const parts = ctx.fillStyle.match(/[\d.]+/g) || [];
+      return "#" + parts.slice(0, 3).map((part) => Math.round(part).toString(16).padStart(2, "0")).join("");
     };
     const colors = colorsOn(hex("--ppedu-paper", "#ffffff"), hex("--ppedu-ink", "#1d2430"), style.fontFamily);
-    this.host.classList.toggle("ppedu-dark", colors.dark);
+    this.root.classList.toggle("ppedu-dark", colors.dark);
     return colors;
   }
 
@@ -286,18 +296,16 @@ class TimelineView {
     const key = [title, ...lines].join("\n");
     if (key !== this.tip.dataset.text) {
       this.tip.dataset.text = key;
-      const head = document.createElement("strong");
-      head.textContent = title;
-      this.tip.replaceChildren(head, ...lines.map((line) => Object.assign(document.createElement("div"), { textContent: line })));
+      this.tip.replaceChildren(h("strong", {}, title), ...lines.map((line) => h("div", {}, line)));
     }
     const track = this.scene.tracks[target.track];
     const others = related(track, target).flat().map((op) => ({ track: target.track, rank: rankOf(track, op), op }));
     const areas = [target, ...others].map((one) => areaOf(this.scene, this.lay, one));
     const [left, right] = [Math.min(...areas.map((a) => a[0])), Math.max(...areas.map((a) => a[0] + a[2]))];
     const [wide, high] = [this.tip.offsetWidth, this.tip.offsetHeight];
-    const [x, y, , h] = areas[0];
+    const [x, y, , tall] = areas[0];
     const beside = right + 14 + wide <= this.wide ? right + 14 : left - 14 - wide >= 0 ? left - 14 - wide : null;
-    const top = beside === null ? Math.max(...areas.map((a) => a[1] + a[3])) + 8 : clamp(y + h / 2 - high / 2, 0, Math.max(0, this.lay.height - high));
+    const top = beside === null ? Math.max(...areas.map((a) => a[1] + a[3])) + 8 : clamp(y + tall / 2 - high / 2, 0, Math.max(0, this.lay.height - high));
     this.tip.style.left = `${beside ?? clamp(x, 0, Math.max(0, this.wide - wide))}px`;
     this.tip.style.top = `${top}px`;
   }
@@ -385,7 +393,7 @@ function sameTarget(a, b) {
 
 /* Two scenes in which an operation's number means the same: then what is pointed out stays. */
 function samePlaces(a, b) {
-  const shape = (scene) => scene.tracks.map((track) => track.first.join() + track.gaps.length).join(";");
+  const shape = (scene) => scene.tracks.map((track) => track.name.join() + track.gaps?.length).join(";");
   return shape(a) === shape(b);
 }
 
@@ -416,10 +424,13 @@ function describe(scene, target) {
     const there = track.there?.[i]?.[n] ?? track.end[j];
     return there > track.end[j] ? `${name(j)} (ended at ${at(track.end[j])}, here at ${at(there)})` : `${name(j)} (there at ${at(there)})`;
   });
+  const title = `${track.name[i]}: ${word} of microbatch ${track.microbatch[i]} on rank ${target.rank}${whose}`;
+  const times = `runs from ${at(track.start[i])} to ${at(track.end[i])}`;
+  if (!track.known) return { title, lines: [times] };
   return {
-    title: `${track.name[i]}: ${word} of microbatch ${track.microbatch[i]} on rank ${target.rank}${whose}`,
+    title,
     lines: [
-      `runs from ${at(track.start[i])} to ${at(track.end[i])}`,
+      times,
       needs.length ? `needs ${needs.join(" and ")}` : "needs nothing from another operation",
       unblocks(track)[i].length ? `unblocks ${unblocks(track)[i].map(name).join(" and ")}` : "unblocks nothing: no other operation needs it",
     ],

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing import connection
 from multiprocessing import process as mp_process
 from typing import Any
@@ -62,8 +63,9 @@ def live(conn: connection.Connection, cells: Any, payload: bytes) -> None:
     mouth = Mouth(conn)
     out, err = Printed(mouth, "stdout"), Printed(mouth, "stderr")
     sys.stdout, sys.stderr = out, err
-    mouth.say("awake", None)
     try:
+        import_module("ppedu.runtime.preload")  # the fork server has; whoever was spawned imports torch now
+        mouth.say("awake", None)
         function, argument, environment = pickle.loads(payload)
         os.environ.clear()
         os.environ.update(environment)

@@ -1,5 +1,5 @@
 """What a fork server imports once, so that every rank is born with it: torch, and what torch imports lazily at the first
-backward, optimizer step and process group."""
+backward, optimizer step and process group. A rank that was spawned imports it itself, before its time counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = (
 
 
 def _end_if_orphaned(parent: int, loaded: threading.Event) -> None:
-    """A fork server sees that its parent is gone once it serves; until then, which takes seconds, this looks for it."""
+    """Who was started notices late, after seconds of importing, that its parent is gone; meanwhile this looks for it."""
     while not loaded.wait(0.1):
         if os.getppid() != parent:
             os._exit(1)

@@ -95,6 +95,7 @@ class Watch:
     def _tell(self, rank: int, kind: str, content: Any) -> None:
         if kind == "awake":
             self.awake.add(rank)
+            self.seen.pop(rank, None)  # its time begins now
         else:
             self.on_message(rank, kind, content)
 

@@ -1,4 +1,4 @@
-"""What one rank keeps, computes and sends, measured where it happens: below every kind of parallelism."""
+"""What one rank keeps, computes with and sends, measured where it happens: below every kind of parallelism."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_TCP_INFO = 11  # Linux: socket.TCP_INFO is not in every Python
-_SENT, _RESENT = 200, 208  # where struct tcp_info (linux/tcp.h) has its 64-bit tcpi_bytes_sent and tcpi_bytes_retrans
+_TCP_INFO = 11  # Linux: not every Python has socket.TCP_INFO
+_SENT, _SENT_AGAIN = 200, 208  # where struct tcp_info (linux/tcp.h) has tcpi_bytes_sent and tcpi_bytes_retrans
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: of a DTensor its own shard, of a tensor still on its way the tensor.
+    """What this rank holds of a tensor: of a DTensor its shard, anything else as it is.
 
     >>> local(torch.ones(2, 3)).shape
     torch.Size([2, 3])
     """
-    for inside in ("_local_tensor", "elem"):  # DTensor, AsyncCollectiveTensor
-        tensor = getattr(tensor, inside, tensor)
-    return tensor
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    return getattr(tensor, "elem", tensor)  # an AsyncCollectiveTensor holds one that is on its way
 
 
 def size_in_bytes(tensors: Iterable[Tensor | None]) -> int:
@@ -39,15 +40,15 @@ def size_in_bytes(tensors: Iterable[Tensor | None]) -> int:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """What an optimizer remembers of each parameter: AdamW two tensors of its size. Its counts of steps are left out."""
+    """What an optimizer remembers of each weight: AdamW two tensors of its size. Its counts of steps are left out."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, Tensor) and value.ndim)
 
 
 class Flops(TorchDispatchMode):
-    """Counts the floating-point operations of matrix products, two for a multiplication with its addition.
+    """Counts the floating-point operations of matrix products: two for a multiplication with its addition.
 
-    It stands below DTensor: for one it declines, and then sees the operations on the shard that DTensor makes of it.
+    It stands below DTensor: it declines those, and then sees what is done with the shards inside them.
     (`torch.utils.flop_counter.FlopCounterMode` stands above, and counts what the whole tensors would take.)
 
     >>> with Flops() as flops:
@@ -61,7 +62,7 @@ class Flops(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(kind, "_local_tensor") or kind.__name__ == "DTensor" for kind in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         self.count += _flops_of(func.overloadpacket, args)
         return func(*args, **(kwargs or {}))
@@ -70,15 +71,15 @@ class Flops(TorchDispatchMode):
 def _flops_of(operation: Any, args: Any) -> int:
     aten = torch.ops.aten
     if operation in (aten.mm, aten.bmm):
-        return 2 * args[0].numel() * args[1].shape[-1]
+        return int(2 * args[0].numel() * args[1].shape[-1])
     if operation in (aten.addmm, aten.baddbmm):
-        return 2 * args[1].numel() * args[2].shape[-1]
-    if operation is aten._scaled_dot_product_flash_attention_for_cpu:  # scores, and the mixture of values
+        return int(2 * args[1].numel() * args[2].shape[-1])
+    if operation is aten._scaled_dot_product_flash_attention_for_cpu:  # the scores, and the mixture of values
         query, key = args[:2]
-        return 4 * query.numel() * key.shape[-2]
+        return int(4 * query.numel() * key.shape[-2])
     if operation is aten._scaled_dot_product_flash_attention_for_cpu_backward:  # the scores again, and four gradients
         query, key = args[1:3]
-        return 10 * query.numel() * key.shape[-2]
+        return int(10 * query.numel() * key.shape[-2])
     return 0
 
 
@@ -103,7 +104,7 @@ def _sent_through(descriptor: int) -> int | None:
     """0 for what is no TCP connection; None where the kernel does not count (before Linux 4.19)."""
     try:
         copy = os.dup(descriptor)
-    except OSError:  # the listing itself, closed by now
+    except OSError:  # the listing's own, closed by now
         return 0
     try:
         connection = socket.socket(fileno=copy)
@@ -114,32 +115,44 @@ def _sent_through(descriptor: int) -> int | None:
         if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
             return 0
         try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RESENT + 8)
+            info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SENT_AGAIN + 8)
         except OSError:
             return None
-    if len(info) < _RESENT + 8:
+    if len(info) < _SENT_AGAIN + 8:
         return None
-    sent, resent = struct.unpack_from("=QQ", info, _SENT)
-    return int(sent - resent)
+    sent, again = struct.unpack_from("=QQ", info, _SENT)
+    return int(sent - again)
 
 
 class Usage:
-    """What the layers of a model use as they run: the bytes of the weights that they compute with, each time they run
-    forward, and those of the activations that autograd saves for their backward (weights and the batch left out, each
-    storage once)."""
+    """What the layers of a model use in a forward: the bytes of the weights that they compute with, and those of the
+    activations that autograd saves for the backward (weights and the batch left out, each storage once).
 
-    def __init__(self, model: nn.Module, batch: Iterable[Tensor]) -> None:
-        self.weight_bytes = self.activation_bytes = 0
+    >>> layer = nn.Linear(4, 8)
+    >>> usage = Usage(layer)
+    >>> with usage.watch_forward():
+    ...     _ = layer(torch.ones(2, 4)).exp()  # keeps its input, of 32 bytes, and exp's result, of 64
+    >>> usage.weight_bytes, usage.activation_bytes
+    (160, 96)
+    """
+
+    def __init__(self, model: nn.Module, batch: Iterable[Tensor] = ()) -> None:
+        self.activation_bytes = 0
         self._batch = {_storage(t) for t in batch}
+        self._used: dict[nn.Module, int] = {}  # layer -> bytes of its weights, at the time when it ran
         self._here: set[int] = set()  # the weights of the layer that runs
-        self._kept: dict[int, Tensor] = {}  # held, so that no address is used again meanwhile
+        self._kept: dict[int, Tensor] = {}  # held, so that no address serves twice
         for layer in model.modules():
             if next(layer.parameters(recurse=False), None) is not None:
                 layer.register_forward_pre_hook(self._enter)
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self._used.values())
+
     def _enter(self, layer: nn.Module, _: Any) -> None:
         weights = list(layer.parameters(recurse=False))
-        self.weight_bytes += size_in_bytes(weights)
+        self._used[layer] = size_in_bytes(weights)
         self._here = {_storage(w) for w in weights}
 
     def _save(self, tensor: Tensor) -> Tensor:
@@ -151,9 +164,8 @@ class Usage:
 
     @contextmanager
     def watch_forward(self) -> Iterator[None]:
-        """Count while a forward runs; what was counted before is forgotten."""
-        self.weight_bytes = self.activation_bytes = 0
-        self._kept.clear()
+        """Count the activations of one forward; those of an earlier one are forgotten."""
+        self.activation_bytes = 0
         with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
             yield
         self._kept.clear()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +17,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from ppedu.runtime.born import Mouth
-from ppedu.runtime.execute import Board, MakeOptimizer, Rank, StepReport, Work
-from ppedu.runtime.parallelisms.meters import Flops, Usage, local, optimizer_tensors, sent_bytes, size_in_bytes
+from ppedu.runtime.channels import connect, pairs_of
+from ppedu.runtime.execute import STEPPING, Board, MakeOptimizer, Moment, Rank, StepReport, Work
+from ppedu.runtime.lower import Program
+from ppedu.runtime.parallelisms.meters import Flops, Usage, optimizer_tensors, sent_bytes, size_in_bytes
+from ppedu.runtime.parallelisms.results import RankShare
 from ppedu.runtime.stage import LossFn
-from ppedu.runtime.world import FOREVER, pick_device
-from ppedu.runtime.channels import connect
+from ppedu.runtime.world import FOREVER
 
-State = dict[str, Tensor]
+Wrap = Callable[[Any, DeviceMesh], nn.Module]
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a rank finds the others."""
+    """Who a rank is, and where it finds the others."""
 
     rank: int
     size: int
@@ -38,18 +41,18 @@ class Meeting:
         torch.set_num_threads(self.threads)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         os.environ.setdefault("USE_LIBUV", "0")
-        store = dist.FileStore(self.path, self.size)
+        store = dist.FileStore(self.path, self.size)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=FOREVER)
         return dist.distributed_c10d._get_default_group()
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that one rank needs where every rank runs the same program. `wrap` makes the model a parallel one."""
+    """All that a rank needs where every rank runs the same program. `wrap` makes the model this rank's part of it."""
 
     meeting: Meeting
     model: nn.Module
-    wrap: Callable[[nn.Module, DeviceMesh], nn.Module]
+    wrap: Wrap
     inputs: Tensor
     targets: Tensor
     loss_fn: LossFn
@@ -58,36 +61,36 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a rank found in the last step."""
+class StageJob:
+    """All that a rank needs where every rank runs stages of its own."""
 
-    samples: int
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    used_bytes: int
-    flops: int
-    activation_bytes: int
-    sent_bytes: int | None
+    meeting: Meeting
+    work: Work
+    programs: tuple[Program, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    measured: Measured
+    """What a rank hands back. moments: when its operations of the last step ran, in a pipeline."""
+
+    share: RankShare
     losses: list[float]
-    gradients: State
-    weights: State
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    moments: list[Moment]
 
 
 def train_alike(mouth: Mouth, cells: Any, job: Job) -> RankReport:
-    """Train as every rank does under DDP, ZeRO-3 and tensor parallelism: the same program, on other data or other shards."""
+    """One rank of DDP, ZeRO-3 or tensor parallelism: the same program on every rank, on another part of the data or of
+    the weights."""
     job.meeting.join()
-    mesh = init_device_mesh("cpu", (job.meeting.size,))
-    model = job.wrap(job.model, mesh)
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # nothing here works in place
+    model = job.wrap(job.model, init_device_mesh("cpu", (job.meeting.size,)))
     usage = Usage(model, (job.inputs, job.targets))
     optimizer = job.optimizer(model.parameters())
-    losses = []
-    for _ in range(job.steps):
+    board, losses = Board(cells, job.meeting.rank), []
+    for step in range(job.steps):
+        board.put(step, STEPPING)
         optimizer.zero_grad()
         dist.barrier()
         before = sent_bytes()
@@ -96,24 +99,61 @@ def train_alike(mouth: Mouth, cells: Any, job: Job) -> RankReport:
                 loss = job.loss_fn(model(job.inputs), job.targets)
             loss.backward()
         optimizer.step()
-        after = sent_bytes()
+        sent = _since(before)
         losses.append(loss.item())
-    weights = list(model.parameters())
-    measured = Measured(
-        samples=len(job.inputs),
-        parameter_bytes=size_in_bytes(weights),
-        gradient_bytes=size_in_bytes(w.grad for w in weights),
-        optimizer_bytes=size_in_bytes(optimizer_tensors(optimizer)),
-        used_bytes=usage.weight_bytes,
-        flops=flops.count,
-        activation_bytes=usage.activation_bytes,
-        sent_bytes=None if before is None or after is None else after - before,
-    )
+    share = RankShare(
+        len(job.inputs), *_kept(list(model.parameters()), optimizer), usage.activation_bytes, usage.weight_bytes,
+        flops.count, sent,
+    )  # fmt: skip
     dist.barrier()
-    gradients = {n: _whole(w.grad) for n, w in model.named_parameters() if w.grad is not None}
-    return RankReport(measured, losses, gradients, {n: _whole(w.detach()) for n, w in model.named_parameters()})
+    gradients = {name: _whole(w.grad) for name, w in model.named_parameters() if w.grad is not None}
+    return RankReport(share, losses, gradients, {n: _whole(w.detach()) for n, w in model.named_parameters()}, [])
+
+
+def train_stages(mouth: Mouth, cells: Any, job: StageJob) -> RankReport:
+    """One rank of a pipeline, as `ppedu.train` runs it."""
+    meeting, work = job.meeting, job.work
+    group = connect(meeting.rank, meeting.size, torch.device("cpu"), meeting.join(), pairs_of(job.programs))
+    usages = [Usage(stage) for stage in work.modules.values()]
+    with Flops() as flops:
+        log = _Log(flops)
+        rank = Rank(work, group, log, Board(cells, meeting.rank), time.perf_counter)
+        result = rank.run()
+    weights = [w for stage in rank.stages.values() for w in stage.weights]
+    used = sum(usage.weight_bytes for usage in usages)
+    share = RankShare(
+        sum(rank.sizes), *_kept(weights, rank.optimizer), result.peak_activation_bytes, used, log.flops, log.sent
+    )
+    losses = [report.loss for report in log.reports if report.loss is not None]
+    return RankReport(share, losses, result.gradients, result.tensors, log.reports[-1].moments)
+
+
+class _Log:
+    """Hears of each step of a pipeline's rank, and keeps what was counted in the last one."""
+
+    def __init__(self, counter: Flops) -> None:
+        self.counter, self.reports = counter, list[StepReport]()
+        self.flops, self._flops = 0, 0
+        self.sent, self._sent = None, sent_bytes()
+
+    def step(self, report: StepReport) -> None:
+        self.reports.append(report)
+        self.flops, self._flops = self.counter.count - self._flops, self.counter.count
+        self.sent, self._sent = _since(self._sent), sent_bytes()
+
+
+def _kept(weights: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> tuple[int, int, int]:
+    """Bytes of weights, gradients and the optimizer's memory."""
+    gradients = size_in_bytes(w.grad for w in weights)
+    return size_in_bytes(weights), gradients, size_in_bytes(optimizer_tensors(optimizer))
+
+
+def _since(before: int | None) -> int | None:
+    """Bytes sent since then."""
+    now = sent_bytes()
+    return None if now is None or before is None else now - before
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Put a tensor together from all ranks' shards."""
+    """Put a tensor together from all ranks' shards. All ranks call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,186 @@
+"""explore_compare(): two or three schedules on one time axis, at the same costs; their memory, and what a budget affords."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+from traitlets import Bool, Int, List, Unicode
+
+from ppedu.explore import assets
+from ppedu.explore.afford import Afford, afford
+from ppedu.explore.figures import listed
+from ppedu.explore.run import PACE, Job
+from ppedu.explore.scene import Track
+from ppedu.explore.settings import RANGES, Settings, check_name
+from ppedu.explore.titles import caption, title
+from ppedu.explore.widget import LiveView
+from ppedu.simulate import simulate
+from ppedu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ppedu.runtime.run import Run
+
+FEWEST, MOST = 2, 3
+
+
+class Comparison(LiveView):
+    """Two or three schedules. `schedules`, `budget` and what `explore` has (p, m, ratio, ...) are its controls.
+
+    budget: activations in flight that a rank has room for, or None for no limit.
+    rows: what the table shows of each schedule. verdict: what it comes to, in a sentence or two.
+    """
+
+    _esm = Unicode(assets.module("compare.js")).tag(sync=True)
+    _css = Unicode(assets.style()).tag(sync=True)
+
+    schedules = List(Unicode(), ["gpipe", "1f1b"]).tag(sync=True)
+    budget = Int(None, allow_none=True).tag(sync=True)
+    overlay = Bool(True).tag(sync=True)
+    rows: List[Any] = List().tag(sync=True)
+    verdict = Unicode("").tag(sync=True)
+    measured = Bool(False).tag(sync=True)
+
+    CHECKS = {  # noqa: RUF012 - a table of the class
+        **LiveView.CHECKS,
+        "schedules": lambda view, value: check_schedules(value),
+        "budget": lambda view, value: None if value is None else RANGES["budget"].check("budget", value),
+        "overlay": lambda view, value: bool(value),
+    }
+
+    def __init__(self, **given: Any) -> None:
+        self._measured: dict[Settings, Timeline] = {}
+        super().__init__(**given)
+
+    @traitlets.validate("schedules", "budget", "overlay")
+    def _validate_more(self, proposal: Any) -> Any:
+        return self._validate(proposal)
+
+    @property
+    def settings(self) -> tuple[Settings, ...]:
+        """The position of the controls, one for each schedule."""
+        rest = (self.p, self.m, self.ratio, self.transfer, self.slow_stage, self.slow_factor)
+        return tuple(Settings(name, *rest) for name in self.schedules)
+
+    @property
+    def pairs(self) -> tuple[tuple[Timeline, ...], ...]:
+        """What is drawn of each schedule: the predicted timeline, and the measured one where all were run for real."""
+        if not (self.overlay and self._all_measured):
+            return tuple((settings.predicted(),) for settings in self.settings)
+        return tuple(
+            (simulate(settings.built()[0], settings.costs(PACE, "s")), self._measured[settings])
+            for settings in self.settings
+        )
+
+    @property
+    def _all_measured(self) -> bool:
+        return all(settings in self._measured for settings in self.settings)
+
+    def static(self, **how: Any) -> Axes:
+        """The same picture by matplotlib (`ppedu.plot_compare`, which takes `how`): for the cell above the view."""
+        from ppedu.plot import plot_compare
+
+        how = {"in_flight": self.in_flight, "phases": self.phases, "critical_path": self.critical_path, **how}
+        return plot_compare([t for pair in self.pairs for t in pair], **how)
+
+    def _key(self) -> Any:
+        return self.settings, self.budget, self.overlay and self._all_measured
+
+    def _compute(self, key: Any, fresh: bool) -> None:
+        settings, budget, overlaid = key
+        pairs, first = self.pairs, settings[0]
+        predicted = [one.predicted() for one in settings]
+        afforded = [afford(one, budget) for one in settings]
+        self.measured = self._all_measured
+        self.rows = [_row(t, gets, budget) for t, gets in zip(predicted, afforded, strict=True)]
+        self.verdict = " ".join(filter(None, (verdict(predicted), budget_verdict(predicted, afforded, budget))))
+        tracks = [
+            Track(
+                t, group=group, word=("predicted", "measured")[n] if overlaid else "", title=title(pair) if n == 0 else (),
+                transfer=(0.0 if n else first.transfer * (PACE if overlaid else 1.0)),
+                structure=None if n else settings[group].built()[1],
+            )
+            for group, pair in enumerate(pairs)
+            for n, t in enumerate(pair)
+        ]  # fmt: skip
+        measured = [pair[1] for pair in pairs if len(pair) == 2]
+        self._draw(tracks, caption=caption(first.p, first.m, first.words, measured), budget=budget)
+
+    def _jobs(self) -> list[Job]:
+        return [Job(one.built()[0], one.costs(PACE, "s")) for one in self.settings]
+
+    def _ran(self, key: Any, runs: Sequence[Run]) -> None:
+        self._measured.update(zip(key[0], (run.timeline for run in runs), strict=True))
+        if key[0] == self.settings:
+            self.overlay = True
+        self._shown = None  # there is more to show at the same settings
+        self._refresh(fresh=False)
+
+    def _said(self) -> str:
+        return "live comparison of " + "; ".join(repr(t) for pair in self.pairs for t in pair)
+
+
+def check_schedules(value: object) -> list[str]:
+    """Two or three different names of SCHEDULES."""
+    names = [check_name(name) for name in value] if isinstance(value, list | tuple) else []
+    if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
+        raise ValueError(f"schedules are {FEWEST} or {MOST} different names, to be compared: got {value!r}")
+    return names
+
+
+def _row(t: Timeline, gets: Afford, budget: int | None) -> dict[str, Any]:
+    most = max(t.peak_in_flight)
+    return {
+        "name": t.schedule.name,
+        "makespan": t.makespan,
+        "time": f"{t.makespan:.4g}",
+        "bubble": f"{100 * t.bubble_fraction:.1f} %",
+        "peak": most,
+        "peaks": listed(t.peak_in_flight),
+        "over": budget is not None and most > budget,
+        "afford": gets.text,
+        "each": f"{gets.each:.3g}",
+        "at": gets.m,
+    }
+
+
+def verdict(timelines: Sequence[Timeline]) -> str:
+    """What the comparison comes to: is it time, is it memory?
+
+    >>> from ppedu import gpipe, one_f_one_b, simulate
+    >>> verdict([simulate(gpipe(p=4, m=8)), simulate(one_f_one_b(p=4, m=8))])
+    'The same makespan, 22; other memory: a rank holds up to 8 microbatches with GPipe, 4 with 1F1B.'
+    """
+    times = [t.makespan for t in timelines]
+    peaks = [max(t.peak_in_flight) for t in timelines]
+    names = [t.schedule.name for t in timelines]
+    same_time = max(times) - min(times) <= 1e-9 * max(times)
+    if same_time:
+        time = f"The same makespan, {times[0]:.4g}"
+    else:
+        order = sorted(zip(times, names, strict=True))
+        time = "Makespan: " + ", ".join(f"{name} {one:.4g}" for one, name in order)
+    if len(set(peaks)) == 1:
+        memory = (
+            f"and the same memory: a rank holds up to {peaks[0]}"
+            if same_time
+            else f"a rank holds up to {peaks[0]} with each"
+        )
+        return f"{time}{' ' if same_time else '; '}{memory}."
+    held = ", ".join(f"{peak} with {name}" for peak, name in zip(peaks, names, strict=True))
+    held = held.replace(" with", " microbatches with" if peaks[0] != 1 else " microbatch with", 1)
+    return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {held}."
+
+
+def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int | None) -> str:
+    """What each schedule makes of the budget: how many microbatches, and so how much time each of them takes."""
+    if budget is None:
+        return ""
+    said = [
+        f"{t.schedule.name} affords {gets.text} ({gets.each:.3g} each)"
+        for t, gets in zip(timelines, afforded, strict=True)
+    ]
+    return f"With room for {budget} in flight, {', '.join(said)}."

@@ -1,0 +1,59 @@
+/* explore(): one schedule, its controls, its picture, and its figures with their formulas. */
+
+function render({ model, el }) {
+  const live = liveView(model, el, "Explore a pipeline schedule");
+  const { root, asker, on } = live;
+  const { names } = model.get("fixed");
+  const schedule = choice("schedule", Object.entries(names), (value) => {
+    asker.settle();
+    asker.move({ schedule: value });
+  });
+  const settings = settingControls(model, asker, on);
+  const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
+  const run = new RunPanel(model, live.tell, { ranks: () => model.get("p"), label: "Run for real" });
+  const table = h("div.figures", { role: "group", "aria-label": "figures" });
+  const update = () => {
+    schedule.set(model.get("schedule"));
+    overlay.set(model.get("overlay"));
+    overlay.element.hidden = !model.get("measured");
+    run.update();
+    table.replaceChildren(moveLine(model.get("moved")), figureTable(model.get("figures")));
+  };
+  for (const name of ["schedule", "overlay", "measured", "figures", "moved", "p"]) on(`change:${name}`, update);
+  update();
+  live.switches.append(overlay.element);
+  root.append(
+    h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings.elements),
+    live.error,
+    h("div.main", {}, h("div.left", {}, live.stage, live.transport.element, live.switches), table),
+    run.element,
+    live.note,
+  );
+  return () => {
+    run.destroy();
+    live.destroy();
+  };
+}
+
+const ARROWS = { up: "▲", down: "▼", other: "◆" };
+const WAYS = { up: "up", down: "down", other: "changed" };
+
+/* What the last move was. */
+function moveLine(moved) {
+  if (!moved.what) return h("p.moved", {}, "Move a control: what it changes shows here.");
+  return h("p.moved", {}, "Last move: ", h("b", {}, moved.what), ` ${moved.before} → ${moved.after}`);
+}
+
+/* A figure a row: what it is, its value and what it was, and the formula with its numbers, or why there is none. */
+function figureTable(rows) {
+  const row = ({ key, label, text, formula, numbers, note, before, way }) => {
+    const change = way && h("span.change", { "aria-label": `${WAYS[way]}, before: ${before}` }, ` ${ARROWS[way]} was ${before}`);
+    const why = formula ? [h("div", {}, `= ${formula}`), h("div", {}, `= ${numbers}`)] : [note];
+    return h("tr", { "data-key": key },
+      h("th", { scope: "row" }, label),
+      h("td", {}, h("b", {}, text), change || null, h("div.why", {}, ...why)));
+  };
+  return h("table", {}, h("tbody", {}, rows.map(row)));
+}
+
+export default { render };

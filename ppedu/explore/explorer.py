@@ -1,0 +1,159 @@
+"""explore(): one schedule, with its figures, their formulas, and what the last move did to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+from traitlets import Bool, Dict, List, Unicode
+
+from ppedu.explore import assets
+from ppedu.explore.figures import Figure, changes, figures
+from ppedu.explore.run import PACE, Job
+from ppedu.explore.scene import Track
+from ppedu.explore.settings import NAMES, Settings, check_name
+from ppedu.explore.titles import caption, title
+from ppedu.explore.widget import LiveView
+from ppedu.simulate import simulate
+from ppedu.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ppedu.runtime.run import Run
+
+
+class Explorer(LiveView):
+    """One schedule. `schedule`, `p`, `m`, `ratio`, `transfer`, `slow_stage` and `slow_factor` are its controls.
+
+    figures: the rows beside the picture. moved: what the last move changed, as {what, before, after}.
+    overlay: lay the measured timeline over the predicted one, where these settings were run for real.
+    """
+
+    _esm = Unicode(assets.module("explore.js")).tag(sync=True)
+    _css = Unicode(assets.style()).tag(sync=True)
+
+    schedule = Unicode("1f1b").tag(sync=True)
+    overlay = Bool(True).tag(sync=True)
+    figures: List[Any] = List().tag(sync=True)
+    moved = Dict().tag(sync=True)
+    measured = Bool(False).tag(sync=True)
+
+    CHECKS = {  # noqa: RUF012 - a table of the class
+        **LiveView.CHECKS,
+        "schedule": lambda view, value: check_name(value),
+        "overlay": lambda view, value: bool(value),
+    }
+
+    def __init__(self, **given: Any) -> None:
+        self._base: tuple[Settings, tuple[Figure, ...]] | None = None  # where the gesture began
+        self._now: tuple[Settings, tuple[Figure, ...]] | None = None
+        self._measured: dict[Settings, Timeline] = {}
+        super().__init__(**given)
+
+    @traitlets.validate("schedule", "overlay")
+    def _validate_name(self, proposal: Any) -> Any:
+        return self._validate(proposal)
+
+    @property
+    def settings(self) -> Settings:
+        """The position of the controls."""
+        return Settings(
+            self.schedule, self.p, self.m, self.ratio, self.transfer, self.slow_stage, self.slow_factor
+        )  # fmt: skip
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """What is drawn: the predicted timeline, or the predicted and the measured one, in seconds."""
+        settings = self.settings
+        measured = self._measured.get(settings) if self.overlay else None
+        if measured is None:
+            return (settings.predicted(),)
+        return simulate(settings.built()[0], settings.costs(PACE, "s")), measured
+
+    def static(self, **how: Any) -> Axes:
+        """The same picture by matplotlib (`ppedu.plot_timeline`, which takes `how`): for the cell above the view."""
+        from ppedu.plot import plot_timeline
+
+        how = {"in_flight": self.in_flight, "phases": self.phases, "critical_path": self.critical_path, **how}
+        return plot_timeline(*self.timelines, **how)
+
+    def _key(self) -> Any:
+        settings = self.settings
+        return settings, self.overlay and settings in self._measured
+
+    def _compute(self, key: Any, fresh: bool) -> None:
+        settings, overlaid = key
+        timelines = self.timelines
+        predicted = settings.predicted()
+        found = figures(settings, predicted)
+        if fresh or self._base is None:
+            self._base = self._now or (settings, found)
+        self._now = settings, found
+        self._tell_changes(*self._base)
+        self.measured = settings in self._measured
+        unit = PACE if overlaid else 1.0
+        words = ("predicted", "measured")
+        tracks = [
+            Track(
+                t, word=words[n] if overlaid else "", title=title(timelines) if n == 0 else (),
+                transfer=settings.transfer * unit if n == 0 else 0.0, structure=settings.built()[1] if n == 0 else None,
+            )
+            for n, t in enumerate(timelines)
+        ]  # fmt: skip
+        self._draw(tracks, caption=caption(settings.p, settings.m, settings.words, timelines[1:]))
+
+    def _tell_changes(self, before: Settings, old: Sequence[Figure]) -> None:
+        settings, new = self._now or (before, old)
+        told = changes(old, new)
+        rows = []
+        for row in new:
+            was, way = told.get(row.key, ("", ""))
+            rows.append({**asdict(row), "before": was, "way": way})
+        self.figures = rows
+        self.moved = _difference(before, settings)
+
+    def _jobs(self) -> list[Job]:
+        return [Job(self.settings.built()[0], self.settings.costs(PACE, "s"))]
+
+    def _ran(self, key: Any, runs: Sequence[Run]) -> None:
+        self._measured[key[0]] = runs[0].timeline
+        if key[0] == self.settings:
+            self.overlay = True
+        self._shown = None  # there is more to show at the same settings
+        self._refresh(fresh=False)
+
+    def _said(self) -> str:
+        return "live view of " + "; ".join(map(repr, self.timelines))
+
+
+_SAID = {
+    "schedule": "schedule",
+    "p": "p",
+    "m": "m",
+    "ratio": "B : F",
+    "transfer": "transfer",
+    "slow_stage": "slow stage",
+    "slow_factor": "slow-down",
+}
+
+
+def _difference(before: Settings, after: Settings) -> dict[str, str]:
+    """The controls that two positions differ in, as one text each."""
+    changed = [name for name in _SAID if getattr(before, name) != getattr(after, name)]
+
+    def text(settings: Settings, name: str) -> str:
+        value = getattr(settings, name)
+        if name == "schedule":
+            return NAMES[value]
+        return "none" if value is None else f"{value:g}"
+
+    if not changed:
+        return {}
+    return {
+        "what": ", ".join(_SAID[name] for name in changed),
+        "before": ", ".join(text(before, name) for name in changed),
+        "after": ", ".join(text(after, name) for name in changed),
+    }

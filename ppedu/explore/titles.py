@@ -1,0 +1,46 @@
+"""Headings and captions of the live views: the same words as those of `ppedu.plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppedu.explore.figures import listed
+from ppedu.timeline import Timeline
+
+
+def title(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    """The pieces of a heading. Two timelines, predicted and measured: both makespans with the difference, then the rest.
+
+    >>> from ppedu import one_f_one_b, simulate
+    >>> title([simulate(one_f_one_b(p=4, m=8))])
+    ('1F1B', 'makespan 22', 'bubble 27.3 %', 'in flight 4 3 2 1')
+    """
+    makespans = [time_text(t.makespan, t.unit) for t in timelines]
+    if len(timelines) == 2:
+        makespans[0] += " predicted"
+        share = (
+            f" ({100 * (timelines[1].makespan / timelines[0].makespan - 1):+.1f} %)" if timelines[0].makespan else ""
+        )
+        makespans[1] += f" measured{share}"
+    return (
+        timelines[0].schedule.name,
+        "makespan " + " → ".join(makespans),
+        "bubble " + " → ".join(dict.fromkeys(f"{100 * t.bubble_fraction:.1f} %" for t in timelines)),
+        "in flight " + " → ".join(dict.fromkeys(listed(t.peak_in_flight) for t in timelines)),
+    )
+
+
+def time_text(time: float, unit: str) -> str:
+    """A time as headings say it; seconds as milliseconds, as long as there are not too many."""
+    if unit == "s":
+        return f"{time:.3g} s" if time >= 10 else f"{1e3 * time:.4g} ms"
+    return f"{time:.4g} {unit}".rstrip()
+
+
+def caption(p: int, m: int, predicted: str, measured: Sequence[Timeline] = ()) -> str:
+    """How many ranks and microbatches, and where the times come from."""
+    ranks = f"p = {p} rank{'s' * (p > 1)}"
+    parts = f"m = {m} microbatch{'es' * (m > 1)}"
+    said = [f"{ranks}, {parts}.", f"Predicted, {predicted}."]
+    said += [f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(t.provenance for t in measured)]
+    return " ".join(said)

@@ -1,0 +1,277 @@
+"""What the live views share: the controls as traitlets, moves and answers, errors that show, and the real run.
+
+The page sends a move as a message {do: "set", values, asked, gesture}; the answer is one message with everything that
+changed and `answered` = `asked`, so that the page sends its next move only then and a burst of moves settles at once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import anywidget
+import traitlets
+from traitlets import Bool, Dict, Float, Int, TraitError, Unicode
+
+from ppedu.explore.run import MOST_RANKS, TOO_MANY, Job, RealRun, State
+from ppedu.explore.scene import Scene, Track, details, scene
+from ppedu.explore.settings import NAMES, RANGES, check_stage
+
+AT_ONCE = 300
+"""Operations up to which a scene comes with its details at once; larger ones get them when the moves have settled."""
+
+Check = Callable[[Any, object], object]
+
+
+def _ranged(name: str) -> Check:
+    return lambda view, value: RANGES[name].check(name, value)
+
+
+def as_text(value: object, widget: object) -> str:
+    """A scene goes to the page as one JSON string: that is quicker than to have its many numbers looked through."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+class View(anywidget.AnyWidget):
+    """A picture with its controls in one widget. Setting a trait, here or on the page, recomputes what is shown.
+
+    A wrong value raises TraitError here; where the page sends one, the sentence shows in the widget (`error`) and nothing
+    else changes.
+    """
+
+    in_flight = Bool(True).tag(sync=True)
+    phases = Bool(True).tag(sync=True)
+    critical_path = Bool(False).tag(sync=True)
+    large = Bool(False).tag(sync=True)
+
+    scene = Dict().tag(sync=True, to_json=as_text)
+    details = Dict().tag(sync=True, to_json=as_text)
+    error = Unicode("").tag(sync=True)
+    run = Dict().tag(sync=True)
+    answered = Int(0).tag(sync=True)
+    fixed = Dict().tag(sync=True)
+
+    CHECKS: dict[str, Check] = {}  # noqa: RUF012 - a table of the class
+
+    def __init__(self, **given: Any) -> None:
+        self._guard = threading.RLock()  # the kernel's thread and the run's thread both change what is shown
+        self._number = 0
+        self._gesture: object = None
+        self._shown: object = None
+        self._setting = False
+        self._tracks: list[Track] = []
+        self._real: RealRun | None = None
+        super().__init__(run=State().plain(), fixed=self._fixed(), **given)
+        self._refresh()
+        self.observe(self._moved, list(self.CHECKS))
+        self.on_msg(self._hear)
+
+    def _fixed(self) -> dict[str, Any]:
+        """What the page has to know once."""
+        return {"most_ranks": MOST_RANKS, "too_many": TOO_MANY}
+
+    def _commands(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        """What the page can ask for, by the word that it says."""
+        return {
+            "set": self._set,
+            "details": lambda _: self._send_details(),
+            "run": lambda _: self._run(),
+            "stop": lambda _: self._stop(),
+        }
+
+    # what subclasses fill in
+
+    def _follow(self) -> None:
+        """Set the traits that cannot stay where they are after a move."""
+
+    def _ranks(self) -> int:
+        """p: how many processes a real run takes."""
+        raise NotImplementedError
+
+    def _key(self) -> Any:
+        """The position of all controls: where it is the same, there is nothing to compute."""
+        raise NotImplementedError
+
+    def _compute(self, key: Any, fresh: bool) -> None:
+        """Set the traits that follow from the controls. fresh: a new gesture begins with this move."""
+        raise NotImplementedError
+
+    def _jobs(self) -> list[Job]:
+        """What "Run for real" is to run."""
+        raise NotImplementedError
+
+    def _ran(self, key: Any, runs: Sequence[Any]) -> None:
+        """Take the results of a real run that was started at `key`."""
+        raise NotImplementedError
+
+    # moves
+
+    def _validate(self, proposal: Any) -> Any:
+        """What subclasses validate their traits with: by CHECKS, in the words of a TraitError."""
+        try:
+            return self.CHECKS[proposal["trait"].name](self, proposal["value"])
+        except ValueError as error:
+            raise TraitError(str(error)) from None
+
+    def _moved(self, _: object) -> None:
+        if not self._setting:  # a move that the page made is refreshed when all of it is set
+            self._refresh()
+
+    def _refresh(self, fresh: bool = True) -> None:
+        """Compute what is shown, if the controls stand elsewhere than before."""
+        with self._together():
+            self._follow()
+            key = self._key()
+            if key == self._shown:
+                return
+            self._shown = key
+            self.error = ""
+            self._compute(key, fresh)
+
+    def _draw(self, tracks: Sequence[Track], **how: Any) -> Scene:
+        """Put tracks into the next scene, with the details at once where they are few or the picture needs them."""
+        self._number += 1
+        self._tracks = list(tracks)
+        few = sum(len(track.timeline.spans) for track in tracks) <= AT_ONCE
+        self.scene = scene(self._number, tracks, whole=few or self.critical_path, **how)
+        return self.scene
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """One thread at a time, and one message to the page for all that changes."""
+        with self._guard, self.hold_sync():
+            yield
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """What the page sets by itself: how things are drawn. A wrong value shows and changes nothing."""
+        with self._guard, self._shown_errors():
+            super().set_state(sync_data)
+
+    @contextmanager
+    def _shown_errors(self) -> Iterator[None]:
+        """Errors of callbacks vanish in a notebook: show them in the widget."""
+        try:
+            yield
+        except (TraitError, ValueError, RuntimeError) as error:
+            self.error = str(error)
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def _hear(self, _widget: object, content: Any, _buffers: object) -> None:
+        """A message from the page."""
+        with self._together():
+            with self._shown_errors():
+                commands = self._commands()
+                if content["do"] not in commands:
+                    raise ValueError(f"the page asks for {content['do']!r}; it can ask for {', '.join(commands)}")
+                commands[content["do"]](content)
+            if "asked" in content:
+                self.answered = content["asked"]
+
+    def _set(self, content: dict[str, Any]) -> None:
+        """A move made on the page. It is taken as a whole or not at all."""
+        self._setting = True
+        try:
+            with self.hold_trait_notifications():
+                for name, value in content["values"].items():
+                    if name not in self.CHECKS:
+                        raise ValueError(f"there is no control {name!r}")
+                    if name != "slow_stage":  # it is checked against the p of the same move, when all are set
+                        value = self.CHECKS[name](self, value)
+                    self.set_trait(name, value)
+        finally:
+            self._setting = False
+        gesture = content.get("gesture")
+        self._refresh(fresh=gesture is None or gesture != self._gesture)
+        self._gesture = gesture
+        self.error = ""
+
+    def _send_details(self) -> None:
+        if self._tracks and self.details.get("number") != self._number:
+            self.details = details(self._number, self._tracks)
+
+    # the real run
+
+    def _run(self) -> None:
+        if self._real is not None and State(**self.run).busy:
+            raise RuntimeError("a run is on its way: stop it first")
+        if self._ranks() > MOST_RANKS:
+            raise ValueError(TOO_MANY)
+        self.error = ""
+        key = self._key()
+        real = RealRun(self._jobs(), self._tell, lambda runs: self._finish(key, runs))
+        real.start()
+        self._real = real
+
+    def run_for_real(self) -> None:
+        """Press "Run for real": train the course's model with these settings, in the background."""
+        with self._together():
+            self._run()
+
+    def _stop(self) -> None:
+        if self._real is not None:
+            self._real.stop()
+
+    def stop(self, wait: float = 0.0) -> None:
+        """Press "Stop"; with `wait`, give the run so many seconds to end."""
+        real = self._real
+        if real is not None:
+            real.stop()
+            real.join(wait)
+
+    def _tell(self, state: State) -> None:
+        with self._guard:
+            self.run = state.plain()
+
+    def _finish(self, key: Any, runs: Sequence[Any]) -> None:
+        with self._together():
+            self._ran(key, runs)
+
+    def close(self) -> None:
+        """Take the view off the page. A run that is on its way is stopped first, and leaves no process."""
+        if getattr(self, "_real", None) is not None:
+            self.stop(wait=10)
+        super().close()
+
+    # text
+
+    def __repr__(self) -> str:
+        return self._said()
+
+    def _said(self) -> str:
+        """The view in one line: what notebooks store as its text."""
+        raise NotImplementedError
+
+
+class LiveView(View):
+    """What the explorers have in common: the settings of settings.py as traits."""
+
+    p = Int(4).tag(sync=True)
+    m = Int(8).tag(sync=True)
+    ratio = Float(1.0).tag(sync=True)
+    transfer = Float(0.0).tag(sync=True)
+    slow_stage = Int(None, allow_none=True).tag(sync=True)
+    slow_factor = Float(2.0).tag(sync=True)
+
+    CHECKS: dict[str, Check] = {  # noqa: RUF012 - a table of the class
+        **{name: _ranged(name) for name in ("p", "m", "ratio", "transfer", "slow_factor")},
+        "slow_stage": lambda view, value: check_stage(value, view.p),
+    }
+
+    @traitlets.validate("p", "m", "ratio", "transfer", "slow_factor", "slow_stage")
+    def _validate_setting(self, proposal: Any) -> Any:
+        return self._validate(proposal)
+
+    def _fixed(self) -> dict[str, Any]:
+        ranges = {name: {"low": r.low, "high": r.high, "step": r.step} for name, r in RANGES.items()}
+        return {**super()._fixed(), "ranges": ranges, "names": NAMES}
+
+    def _follow(self) -> None:
+        if self.slow_stage is not None and self.slow_stage >= self.p:
+            self.slow_stage = self.p - 1  # the slow stage follows p
+
+    def _ranks(self) -> int:
+        return self.p
