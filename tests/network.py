@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppedu.runtime.board import Board
 from ppedu.runtime.channels import DATA, Group
-from ppedu.runtime.execute import Board, Rank, RankResult, Work
+from ppedu.runtime.execute import Rank
+from ppedu.runtime.work import RankResult, Work
 
 
 class StuckError(Exception):

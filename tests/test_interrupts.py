@@ -71,11 +71,11 @@ def test_a_first_start_ends_at_once() -> None:
         assert program.line() == "ready"
         outcome, took = interrupted(program, 0.5)
         assert outcome == "interrupted, nothing left"
-        assert took < 1.5  # it does not wait until torch is imported
-        outcome, took = interrupted(program, 0.2)  # nor does the next one, which finds a fork server that is not ready
-        assert outcome == "interrupted, nothing left"
-        assert took < 1.5
+        again, took_again = interrupted(program, 0.2)  # it finds a fork server that is not ready yet
+        assert again == outcome
+        began = time.perf_counter()
         completes(program, "thread")
+        assert max(took, took_again) < time.perf_counter() - began  # neither waited until torch was imported
         program.say("thread 20")  # Python interrupts its main thread alone: what another one trains goes on
         assert program.line() == "go"
         time.sleep(0.3)

@@ -11,6 +11,12 @@ function timeText(scene, value) {
   return scene.unit ? `${digits} ${scene.unit}` : `${digits}`;
 }
 
+/* The time of the cursor: as exact as one can point. */
+function cursorText(scene, value) {
+  const digits = Number(value.toFixed(scene.span >= 200 ? 1 : 2));
+  return scene.unit ? `${digits} ${scene.unit}` : `${digits}`;
+}
+
 // where things stand
 
 const widths = new Map();

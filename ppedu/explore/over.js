@@ -43,7 +43,7 @@ function paintCursor(ctx, scene, lay, colors, time) {
   ctx.moveTo(x, lay.lanes.length ? lay.lanes[0].top - 4 : 0);
   ctx.lineTo(x, lay.bottom + 4);
   ctx.stroke();
-  const text = timeText(scene, time);
+  const text = cursorText(scene, time);
   setFont(ctx, lay, lay.small, true);
   const half = ctx.measureText(text).width / 2 + 4;
   const middle = clamp(x, half + 1, lay.width - half - 1);

@@ -96,9 +96,12 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
   const id = `ppedu-${Math.random().toString(36).slice(2)}`;
   const limits = { min: range.low, max: range.high, step: range.step };
   const bar = h("input", { type: "range", id, ...limits, oninput: () => use(Number(bar.value)), onchange: settle });
+  let typing = false; // what is being typed is not overwritten by an answer to an earlier move
   const box = h("input.number", {
     type: "number", ...limits, step: "any", "aria-label": `${label}, as a number`,
+    oninput: () => (typing = true),
     onchange: () => {
+      typing = false;
       use(box.value === "" ? null : Number(box.value));
       settle();
     },
@@ -109,7 +112,8 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
     element, bar, box,
     set(value) {
       bar.value = value;
-      if (box.getAttribute("aria-invalid") !== "true") box.value = Number(Number(value).toPrecision(6)); // else it stays, to be mended
+      const wrong = box.getAttribute("aria-invalid") === "true"; // it stays, to be mended
+      if (!typing && !wrong) box.value = Number(Number(value).toPrecision(6));
     },
     invalid(wrong) {
       box.setAttribute("aria-invalid", wrong);
@@ -184,7 +188,7 @@ class Transport {
     const time = view.time;
     this.scrub.max = last || 1;
     this.scrub.value = time ?? 0;
-    const text = time === null ? "" : `${timeText(view.scene, time)} of ${timeText(view.scene, last)}`;
+    const text = time === null ? "" : `${cursorText(view.scene, time)} of ${timeText(view.scene, last)}`;
     this.now.textContent = text;
     this.scrub.setAttribute("aria-valuetext", text || "no cursor");
     this.start.textContent = view.playing ? "❚❚ Pause" : "▶ Play";

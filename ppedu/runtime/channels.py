@@ -56,7 +56,9 @@ class Group:
         return number.item()
 
 
-def connect(rank: int, size: int, device: torch.device, control: dist.ProcessGroup, pairs: set[tuple[int, int]]) -> Group:
+def connect(
+    rank: int, size: int, device: torch.device, control: dist.ProcessGroup, pairs: set[tuple[int, int]]
+) -> Group:
     """Set up the channels. One GPU per rank: NCCL, a group for each ordered pair, so that the two directions never
     share a stream. Else gloo."""
     if device.type != "cuda" or not _one_gpu_each(device, size, control):
@@ -67,7 +69,11 @@ def connect(rank: int, size: int, device: torch.device, control: dist.ProcessGro
     for (source, to), via in mine.items():
         # NCCL joins two ranks at their first message, and blocks both until then: do it here, in an order that all keep.
         hello = torch.zeros(1, device=device)
-        first = via.send([hello], _index(to, source), DATA) if rank == source else via.recv([hello], _index(source, to), DATA)
+        first = (
+            via.send([hello], _index(to, source), DATA)
+            if rank == source
+            else via.recv([hello], _index(source, to), DATA)
+        )
         first.wait()
         torch.cuda.synchronize(device)
     return Group(rank, size, device, control, mine, False, "nccl")
@@ -189,7 +195,10 @@ class Inbox:
         return action.stage, Kind.F if action.kind is Kind.F else Kind.B, self.forms[action.microbatch]
 
     def _post_one(self, shape: Shape) -> None:
-        via, here = self.group.data[self.source, self.group.rank], "cpu" if self.group.through_host else self.group.device
+        via, here = (
+            self.group.data[self.source, self.group.rank],
+            "cpu" if self.group.through_host else self.group.device,
+        )
         tensor = torch.empty(shape[0], dtype=shape[1], device=here)
         source = self.source if via is self.group.control else _index(self.source, self.group.rank)
         work = via.recv([tensor], source, DATA)
@@ -262,4 +271,3 @@ class Channels:
 def pairs_of(programs: Iterable[Program]) -> set[tuple[int, int]]:
     """The ordered pairs of ranks that talk."""
     return {(rank, i.to) for rank, program in enumerate(programs) for i in program if isinstance(i, Send)}
-

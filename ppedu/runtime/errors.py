@@ -25,5 +25,5 @@ class RunError(RuntimeError):
         self.rank, self.action, self.step, self.traceback = rank, action, step, traceback
 
 
-class RunStopped(RunError):
+class RunStopped(RunError):  # noqa: N818 - nobody made a mistake
     """A run that ended because its caller asked for it (`train(..., stop=event)`)."""

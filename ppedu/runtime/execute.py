@@ -6,130 +6,20 @@ Nothing here knows how ranks are started or watched; `Reporter` is what they tel
 from __future__ import annotations
 
 import math
-import os
-import sys
-import time
-from collections.abc import Callable, MutableSequence, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ppedu.runtime.batches import batch_of, check_batch, microbatch_sizes
+from ppedu.runtime.board import ANNOUNCING, AWAITING_BATCH, FLUSHING, READING, RETURNING, STEPPING, Board
 from ppedu.runtime.channels import Channels, Group
+from ppedu.runtime.clocks import ClockTimer, EventTimer, Moment, Timer, in_background, sleep_until
 from ppedu.runtime.fit import explained
-from ppedu.runtime.lower import Program, Recv, Send
-from ppedu.runtime.stage import LossFn, Meter, Stage
-from ppedu.schedule import Action, Costs, Entry, Kind, Schedule
-
-Batch = tuple[Tensor, Tensor]
-Data = Sequence[Batch] | Callable[[int], Batch]
-MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
-
-# Where a rank is when it is at none of its program's instructions: what a hang is explained with.
-STARTING, READING, ANNOUNCING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING = range(-1, -9, -1)
-PLACES = {
-    STARTING: "starting up",
-    READING: "reading its batch",
-    ANNOUNCING: "waiting for the other ranks to start the step",
-    AWAITING_BATCH: "waiting for the first rank to start the step",
-    FLUSHING: "waiting for its last messages to leave",
-    STEPPING: "in its optimizer step",
-    RETURNING: "handing back its results",
-    CONNECTING: "connecting to the other ranks",
-}
-
-WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING)  # for other ranks
-
-
-@dataclass(slots=True)
-class Work:
-    """All that one rank needs: its own stages, not the whole model. Goes to it by value."""
-
-    rank: int
-    schedule: Schedule
-    program: Program
-    modules: dict[int, nn.Module]
-    names: dict[int, dict[str, str]]  # stage -> a weight's or buffer's name in the stage -> its name in the model
-    loss_fn: LossFn
-    optimizer: MakeOptimizer | None
-    data: Data | None  # on the first and last rank
-    steps: int
-    pace: Costs | None
-    gradients: bool
-    threads: int
-    seed: int
-
-
-@dataclass(slots=True)
-class Moment:
-    """One entry of an order as it ran: seconds on the system-wide clock. `computed`: when the mathematics were done."""
-
-    start: float
-    computed: float
-    end: float
-
-
-@dataclass(slots=True)
-class StepReport:
-    """What a rank tells of one step. The loss comes from the last rank."""
-
-    step: int
-    moments: list[Moment]
-    loss: float | None = None
-    not_finite: tuple[int, float] | None = None  # (microbatch, loss)
-
-
-@dataclass(slots=True)
-class RankResult:
-    """What a rank hands back at the end: its part of the model, and what it measured."""
-
-    tensors: dict[str, Tensor]
-    gradients: dict[str, Tensor]
-    peak_activation_bytes: int
-    peak_device_bytes: int | None
-    device: str
-    backend: str
-
-
-class Reporter(Protocol):
-    """Whom a rank tells what it did."""
-
-    def step(self, report: StepReport) -> None: ...
-
-
-class Board:
-    """Where a rank publishes what it is doing, in memory that the process which started it can read.
-
-    Three numbers a rank: the step, the instruction's number in the program (or one of PLACES), and since when.
-    """
-
-    WIDTH = 3
-
-    def __init__(self, cells: MutableSequence[float], rank: int) -> None:
-        self.cells, self.base = cells, rank * self.WIDTH
-
-    def put(self, step: int, at: int) -> None:
-        self.cells[self.base] = step
-        self.cells[self.base + 1] = at
-        self.cells[self.base + 2] = time.perf_counter()
-
-    @staticmethod
-    def blank(ranks: int) -> list[float]:
-        """The numbers before any rank has begun."""
-        return [-1, STARTING, time.perf_counter()] * ranks
-
-    @staticmethod
-    def read(cells: Sequence[float], rank: int) -> tuple[int, int, float]:
-        """(step, instruction, since when) of a rank."""
-        step, at, since = cells[rank * Board.WIDTH : (rank + 1) * Board.WIDTH]
-        return int(step), int(at), since
-
-
-def microbatch_sizes(samples: int, m: int) -> list[int]:
-    """Samples in each of m microbatches: they differ by one at most, as torch.tensor_split cuts."""
-    return [samples // m + (i < samples % m) for i in range(m)]
+from ppedu.runtime.lower import Recv, Send
+from ppedu.runtime.stage import Meter, Stage
+from ppedu.runtime.work import RankResult, Reporter, StepReport, Work, made_optimizer
+from ppedu.schedule import Action, Entry, Kind
 
 
 class Rank:
@@ -142,24 +32,22 @@ class Rank:
         self.meter = Meter()
         last = self.schedule.chain_length - 1
         self.stages = {
-            s: Stage(
-                module.to(group.device), self.meter, first=s == 0, loss_fn=work.loss_fn if s == last else None
-            )
+            s: Stage(module.to(group.device), self.meter, first=s == 0, loss_fn=work.loss_fn if s == last else None)
             for s, module in work.modules.items()
         }
         self.is_first, self.is_last = 0 in self.stages, last in self.stages
         self.first_rank, self.last_rank = self.schedule.rank_of_stage[0], self.schedule.rank_of_stage[last]
         self.channels = Channels(group, work.program, stamped=work.pace is not None and work.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
-        self.optimizer = _made(work.optimizer, weights) if work.optimizer and weights and self.train else None
-        self.do = _slowly if work.pace else _at_once
+        self.optimizer = made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
         self.current: Entry | None = None
         self.step = 0
         self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
 
     def run(self) -> RankResult:
         torch.manual_seed(self.work.seed + self.work.rank)
-        for self.step in range(self.work.steps):
+        for step in range(self.work.steps):
+            self.step = step
             for stage in self.stages.values():
                 stage.module.zero_grad(set_to_none=True)
             report = self._run_step()
@@ -177,9 +65,11 @@ class Rank:
     def _run_step(self) -> StepReport:
         self._read_batch()
         self.channels.start_step([(size, self.sample) for size in self.sizes])
-        self.ready: dict[Action, tuple[Tensor, float | None]] = {}  # results that wait for the operation that needs them
+        self.ready: dict[
+            Action, tuple[Tensor, float | None]
+        ] = {}  # results that wait for the operation that needs them
         self.losses: list[tuple[int, Tensor]] = []
-        timer = _EventTimer(self.clock, self.group.device) if self._by_events else _ClockTimer(self.clock)
+        timer = EventTimer(self.clock, self.group.device) if self._by_events else ClockTimer(self.clock)
         for at, instruction in enumerate(self.work.program):
             self.board.put(self.step, at)
             if isinstance(instruction, Recv):
@@ -190,9 +80,7 @@ class Rank:
             else:
                 self.current = instruction
                 self._await_transfer(instruction)
-                timer.start()
-                self.do(self, instruction, timer)
-                end = timer.end()
+                end = self._timed(instruction, timer)
                 for action in instruction.actions:
                     if action in self.ready:
                         self.ready[action] = (self.ready[action][0], end)
@@ -240,6 +128,26 @@ class Rank:
             samples = agreed
         self.sizes = microbatch_sizes(samples, m)
 
+    def _timed(self, entry: Entry, timer: Timer) -> float:
+        """Compute an entry; under a pace, then sleep until its nominal time is up, as if the device were that fast."""
+        timer.start()
+
+        def mathematics() -> None:
+            for action in entry.actions:
+                self.compute(action)
+            timer.computed()
+
+        if self.work.pace is None:
+            mathematics()
+            return timer.end()
+        deadline = timer.now() + self.work.pace.duration(entry)
+        in_background(mathematics)
+        if self.group.device.type == "cuda":
+            torch.cuda.synchronize(self.group.device)
+            timer.computed()
+        sleep_until(deadline, self.clock)
+        return timer.end()
+
     def compute(self, action: Action) -> None:
         """Run one operation's mathematics; its result waits in `ready` for a Send or for this rank's next stage."""
         stage, i = self.stages[action.stage], action.microbatch
@@ -284,7 +192,7 @@ class Rank:
         for needed in (n for action in entry.actions for n in self._needed(action)):
             stamp = self.ready[needed][1]
             if stamp is not None and self.schedule.rank_of_stage[needed.stage] != self.work.rank:
-                _sleep_until(stamp + pace.transfer, self.clock)
+                sleep_until(stamp + pace.transfer, self.clock)
 
     def _report(self, moments: list[Moment]) -> StepReport:
         if not self.is_last:
@@ -322,140 +230,3 @@ class Rank:
         peak = torch.cuda.max_memory_allocated(self.group.device) if cuda else None
         device = torch.cuda.get_device_name(self.group.device) if cuda else "CPU"
         return RankResult(tensors, gradients, self.meter.peak, peak, device, self.group.backend)
-
-
-def batch_of(data: Data, step: int) -> Batch:
-    """The batch of a step: a list goes round, a function is asked."""
-    batch = data(step) if callable(data) else data[step % len(data)]
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
-        raise TypeError(f"a batch is (inputs, targets), two tensors, but data gave {_what(batch)} for step {step}")
-    return batch[0], batch[1]
-
-
-def check_batch(inputs: Tensor, targets: Tensor, m: int) -> None:
-    if not inputs.dim() or not targets.dim() or len(inputs) != len(targets):
-        raise ValueError(
-            "inputs and targets have one entry a sample in their first dimension, as many in both, "
-            f"but their shapes are {tuple(inputs.shape)} and {tuple(targets.shape)}"
-        )
-    if len(inputs) < m:
-        raise ValueError(
-            f"a batch of {len(inputs)} samples cannot be cut into m={m} microbatches: "
-            f"every microbatch needs a sample. Take m of at most {len(inputs)}, or a larger batch"
-        )
-
-
-def _made(optimizer: MakeOptimizer, weights: Any) -> torch.optim.Optimizer:
-    made: Any = optimizer(weights)
-    if not callable(getattr(made, "step", None)):
-        raise TypeError(
-            "optimizer is a function that returns an optimizer, like lambda w: torch.optim.SGD(w, lr=0.1), "
-            f"but it returned {type(made).__name__}"
-        )
-    return made  # type: ignore[no-any-return]
-
-
-def _what(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"({', '.join(type(v).__name__ for v in value)})"
-    return type(value).__name__
-
-
-def _at_once(rank: Rank, entry: Entry, timer: Timer) -> None:
-    for action in entry.actions:
-        rank.compute(action)
-    timer.computed()
-
-
-def _slowly(rank: Rank, entry: Entry, timer: Timer) -> None:
-    """The mathematics, then sleep until the entry's nominal time is up, as if the device were that fast."""
-    assert rank.work.pace is not None
-    deadline = timer.now() + rank.work.pace.duration(entry)
-    _background().submit(_at_once, rank, entry, timer).result()
-    if rank.group.device.type == "cuda":
-        torch.cuda.synchronize(rank.group.device)
-        timer.computed()
-    _sleep_until(deadline, rank.clock)
-
-
-_pool: list[ThreadPoolExecutor] = []
-
-
-def _background() -> ThreadPoolExecutor:
-    """A thread of low priority for paced mathematics. Where ranks share cores, one that is due to wake and pass on a
-    message must not queue behind another's mathematics, which has time to spare."""
-    if not _pool:
-        _pool.append(ThreadPoolExecutor(1, "mathematics", _lower_priority))
-    return _pool[0]
-
-
-def _lower_priority() -> None:
-    if sys.platform == "linux":  # only there a priority belongs to a thread
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
-
-
-def _sleep_until(deadline: float, clock: Callable[[], float]) -> None:
-    while (left := deadline - clock()) > 0:
-        time.sleep(left)
-
-
-class Timer(Protocol):
-    """Records the moments of a step."""
-
-    def now(self) -> float: ...
-    def start(self) -> None: ...
-    def computed(self) -> None: ...
-    def end(self) -> float: ...
-    def moments(self) -> list[Moment]: ...
-
-
-@dataclass(slots=True)
-class _ClockTimer:
-    now: Callable[[], float]
-    done: list[Moment] = field(default_factory=list)
-
-    def start(self) -> None:
-        moment = self.now()
-        self.done.append(Moment(moment, moment, moment))
-
-    def computed(self) -> None:
-        self.done[-1].computed = self.now()
-
-    def end(self) -> float:
-        self.done[-1].end = self.now()
-        return self.done[-1].end
-
-    def moments(self) -> list[Moment]:
-        return self.done
-
-
-class _EventTimer:
-    """CUDA events: when the GPU, not the host, began and finished. Read once, at the end of the step."""
-
-    def __init__(self, clock: Callable[[], float], device: torch.device) -> None:
-        torch.cuda.synchronize(device)
-        self.device, self.now = device, clock
-        self.origin = torch.cuda.Event(enable_timing=True)
-        self.origin.record()
-        self.origin.synchronize()
-        self.zero = clock()
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def start(self) -> None:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        self.events.append((begin, end))
-
-    def computed(self) -> None:
-        pass
-
-    def end(self) -> float:
-        self.events[-1][1].record()
-        return 0.0
-
-    def moments(self) -> list[Moment]:
-        torch.cuda.synchronize(self.device)
-        times = [(self.zero + self.origin.elapsed_time(a) / 1e3, self.zero + self.origin.elapsed_time(b) / 1e3)
-                 for a, b in self.events]  # fmt: skip
-        return [Moment(start, end, end) for start, end in times]
-

@@ -58,7 +58,9 @@ def run_ranks(
         ranks = Ranks(cells)
         try:
             ranks.start(function, arguments, held, let_in)
-            return Watch(ranks.processes, ranks.ears, partial(where, ranks.cells), on_message, timeout, let_in).results()
+            return Watch(
+                ranks.processes, ranks.ears, partial(where, ranks.cells), on_message, timeout, let_in
+            ).results()
         finally:
             with held.firmly():
                 ranks.end()

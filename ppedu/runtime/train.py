@@ -15,18 +15,19 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ppedu.runtime import execute, world
+from ppedu.runtime import board, world
+from ppedu.runtime.batches import Data, batch_of, check_batch
 from ppedu.runtime.by_value import dumps
 from ppedu.runtime.channels import pairs_of
 from ppedu.runtime.errors import RunError
-from ppedu.runtime.execute import Data, MakeOptimizer, RankResult, StepReport, Work, batch_of, check_batch
 from ppedu.runtime.fit import check_fit
 from ppedu.runtime.interrupts import interrupts_held
 from ppedu.runtime.launch import Place, run_ranks
 from ppedu.runtime.lower import Recv, Send, lower
-from ppedu.runtime.run import Run, _where, available_cores, find_overruns, step_timeline
+from ppedu.runtime.run import Overrun, Run, _where, available_cores, find_overruns, step_timeline
 from ppedu.runtime.split import ModelLike, stage_parameter_names, stages_of
 from ppedu.runtime.stage import LossFn
+from ppedu.runtime.work import MakeOptimizer, RankResult, StepReport, Work
 from ppedu.schedule import Costs, Schedule
 
 __all__ = ["Run", "RunError", "train"]
@@ -167,14 +168,14 @@ def _train_launched(
     schedule, programs = works[0].schedule, [work.program for work in works]
 
     def where(cells: Sequence[float], rank: int) -> Place:
-        return place_of(schedule, programs[rank], *execute.Board.read(cells, rank))
+        return place_of(schedule, programs[rank], *board.Board.read(cells, rank))
 
     with world.Rendezvous(len(works)) as rendezvous:
         arguments = [world.Start(work, pairs, device, rendezvous.path, len(works)) for work in works]
         results: list[RankResult] = run_ranks(
             world.train_started,
             arguments,
-            execute.Board.blank(len(works)),
+            board.Board.blank(len(works)),
             where=where,
             on_message=hear,
             timeout=timeout,
@@ -186,8 +187,8 @@ def _train_launched(
 def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, since: float) -> Place:
     """What a rank is doing, in words, from the numbers that it publishes."""
     if at < 0:
-        waiting = at in execute.WAITING
-        return Place(f"is {execute.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
+        waiting = at in board.WAITING
+        return Place(f"is {board.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
     instruction = program[at]
     if isinstance(instruction, Recv):
         text = f"waits for rank {instruction.source}'s {schedule.short(instruction.action)}"
@@ -260,7 +261,8 @@ class _Collector:
         pace = None if self.pace is None else replace(self.pace, unit="s")
         devices = sorted({r.device for r in results})
         where = _where(schedule.num_ranks, ", ".join(devices), first.backend, available_cores(), pace)
-        losses, timelines, overruns, stopped = [], [], [], None
+        losses, timelines, stopped = [], [], None
+        overruns: list[Overrun] = []
         for number in sorted(self.reports):
             step = self.reports[number]
             moments = [step[rank].moments for rank in range(schedule.num_ranks)]

@@ -23,9 +23,11 @@ import torch
 import torch.distributed as dist
 
 from ppedu.runtime import channels
+from ppedu.runtime.board import CONNECTING, STARTING, Board
 from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import Group, connect
-from ppedu.runtime.execute import CONNECTING, STARTING, Board, Rank, RankResult, StepReport, Work
+from ppedu.runtime.execute import Rank
+from ppedu.runtime.work import RankResult, StepReport, Work
 
 _TRANSPORT = (channels.__file__, str(Path(dist.__file__).parent))  # an error that starts there is the transport's
 FOREVER = timedelta(days=7)  # who hangs is found by the process that watches, not by a time-out of the transport

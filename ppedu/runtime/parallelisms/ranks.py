@@ -16,13 +16,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from ppedu.runtime.board import STEPPING, Board
 from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import connect, pairs_of
-from ppedu.runtime.execute import STEPPING, Board, MakeOptimizer, Moment, Rank, StepReport, Work
+from ppedu.runtime.clocks import Moment
+from ppedu.runtime.execute import Rank
 from ppedu.runtime.lower import Program
 from ppedu.runtime.parallelisms.meters import Flops, Usage, optimizer_tensors, sent_bytes, size_in_bytes
 from ppedu.runtime.parallelisms.results import RankShare
 from ppedu.runtime.stage import LossFn
+from ppedu.runtime.work import MakeOptimizer, StepReport, Work
 from ppedu.runtime.world import FOREVER
 
 Wrap = Callable[[Any, DeviceMesh], nn.Module]

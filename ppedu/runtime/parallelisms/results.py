@@ -158,6 +158,8 @@ def _table(first: str, columns: Sequence[_Column], rows: Sequence[Sequence[str]]
             head = f"{head.ljust(start)}{column.heading}"
     lines = [head]
     for cells in (titles, *rows):
-        right = (" " * gap + cell.rjust(width) for gap, cell, width in zip(gaps[1:], cells[1:], widths[1:], strict=True))
+        right = (
+            " " * gap + cell.rjust(width) for gap, cell, width in zip(gaps[1:], cells[1:], widths[1:], strict=True)
+        )
         lines.append(cells[0].ljust(widths[0]) + "".join(right))
     return lines

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ppedu.runtime.execute import Batch, Board, MakeOptimizer, Work, batch_of, check_batch
+from ppedu.runtime.batches import Batch, batch_of, check_batch
+from ppedu.runtime.board import Board
 from ppedu.runtime.launch import Place, RankFunction, run_ranks
 from ppedu.runtime.lower import Send, lower
 from ppedu.runtime.parallelisms.ranks import Job, Meeting, RankReport, StageJob, Wrap, train_alike, train_stages
@@ -23,6 +24,7 @@ from ppedu.runtime.run import _where, available_cores, step_timeline
 from ppedu.runtime.split import ModelLike, layers_of, stage_parameter_names, stages_of
 from ppedu.runtime.stage import LossFn
 from ppedu.runtime.train import place_of
+from ppedu.runtime.work import MakeOptimizer, Work
 from ppedu.runtime.world import Rendezvous
 from ppedu.schedule import Kind, Schedule
 
@@ -82,7 +84,9 @@ def tp(
     """
     blocks = blocks_of(_module(model))
     if not blocks:
-        raise TypeError("tensor parallelism is laid out for the blocks of a ppedu.models.ByteGPT, and this model has none")
+        raise TypeError(
+            "tensor parallelism is laid out for the blocks of a ppedu.models.ByteGPT, and this model has none"
+        )
     heads, width = blocks[0].attention.heads, blocks[0].attention.out.in_features
     if heads % p:
         raise ValueError(f"every rank takes as many heads: p={p} does not divide heads={heads}. Take a p that does")
