@@ -13,16 +13,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ppedu.builders import SCHEDULES, forward_only, gpipe, naive, one_f_one_b
-from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule, ScheduleError, dependencies, dependents
 
-# `simulate` is a module and a function. Importing a module binds it in its package, but only the first time: once this
-# line has bound the function, no later import of the module takes its place. So this name cannot be a late one.
+# `explore` and `simulate` are modules and functions. Importing a module binds it in its package, but only the first time:
+# once these lines have bound the functions, no later import of the modules takes their place. So they cannot come late.
+from ppedu.explore import explore
+from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule, ScheduleError, dependencies, dependents
 from ppedu.simulate import simulate
 from ppedu.timeline import Span, Timeline
 from ppedu.validate import Violation, violations
 
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
     from ppedu.exercises import check, progress, reveal
+    from ppedu.explore.compare import explore_compare
+    from ppedu.explore.puzzle import puzzle
     from ppedu.plot import plot_compare, plot_memory, plot_timeline
     from ppedu.runtime.errors import RunError
     from ppedu.runtime.machine import machine
@@ -48,6 +51,8 @@ __all__ = [
     "check",
     "dependencies",
     "dependents",
+    "explore",
+    "explore_compare",
     "forward_only",
     "gpipe",
     "machine",
@@ -57,6 +62,7 @@ __all__ = [
     "plot_memory",
     "plot_timeline",
     "progress",
+    "puzzle",
     "reveal",
     "simulate",
     "split",
@@ -68,11 +74,13 @@ _LATE = {
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
     "check": "ppedu.exercises",
+    "explore_compare": "ppedu.explore.compare",
     "plot_compare": "ppedu.plot",
     "plot_memory": "ppedu.plot",
     "plot_timeline": "ppedu.plot",
     "machine": "ppedu.runtime.machine",
     "progress": "ppedu.exercises",
+    "puzzle": "ppedu.explore.puzzle",
     "reveal": "ppedu.exercises",
     "split": "ppedu.runtime.split",
     "train": "ppedu.runtime.train",

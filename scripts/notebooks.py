@@ -28,7 +28,9 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 CELL_TIMEOUT = 120  # seconds: the same as in `make test`
-MEASURES = "nbval-ignore-output"  # the tag of cells that measure: they run and assert, but print something else each time
+MEASURES = (
+    "nbval-ignore-output"  # the tag of cells that measure: they run and assert, but print something else each time
+)
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"  # shows as an error without its state; its text stays
 KEPT = ("tags", "slideshow")  # of a cell's metadata: what authors write
 MEASURED = "measured"  # of a cell's metadata: which code its outputs come from

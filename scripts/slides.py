@@ -19,6 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "slides"
+ALONE, FULL = 10, 20  # lines: longer code begins a slide; more code and output together take two
 CAPTION = re.compile(r"\*Figure: ")
 
 
@@ -28,14 +29,13 @@ def title(notebook: nbformat.NotebookNode) -> str:
 
 
 def spread(notebook: nbformat.NotebookNode) -> None:
-    """Give each picture a slide of its own, as large as it can be, with its caption and without the code that drew it."""
-    cells = []
+    """Give what is long a slide of its own: code, its output, and each picture, with its caption and as large as can be."""
+    cells: list[nbformat.NotebookNode] = []
     for cell in notebook.cells:
-        pictures = [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
-        if pictures and slide_type(cell) != "skip":
-            cell.outputs = [output for output in cell.outputs if output not in pictures]
-            alone = new_code_cell("", outputs=pictures, metadata={"slideshow": {"slide_type": "subslide"}})
-            cells += [cell, alone]
+        if slide_type(cell) in {"skip", "notes"}:
+            cells.append(cell)
+        elif cell.cell_type == "code":
+            cells += parts_of(cell)
         elif CAPTION.match(cell.source) and cells and has_picture(cells[-1]):
             caption, _, rest = cell.source.partition("\n\n")
             cells.append(new_markdown_cell(caption))
@@ -45,6 +45,25 @@ def spread(notebook: nbformat.NotebookNode) -> None:
         else:
             cells.append(cell)
     notebook.cells = cells
+
+
+def parts_of(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """A code cell as slides show it: the code with its text, or each on its own where they are long; then its pictures."""
+    pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+    text = [output for output in cell.outputs if output not in pictures]
+    lines = len(cell.source.splitlines())
+    if lines > ALONE and not slide_type(cell):
+        cell.metadata["slideshow"] = {"slide_type": "subslide"}
+    apart = lines + sum(map(length, text)) > FULL
+    cell.outputs = [] if apart else text
+    later = [text if apart else [], pictures]
+    next_slide = {"slideshow": {"slide_type": "subslide"}}
+    return [cell, *(new_code_cell("", outputs=part, metadata=next_slide) for part in later if part)]
+
+
+def length(output: nbformat.NotebookNode) -> int:
+    """The lines of a text output."""
+    return str(output.get("text", "") or output.get("data", {}).get("text/plain", "")).count("\n") + 1
 
 
 def slide_type(cell: nbformat.NotebookNode) -> str:

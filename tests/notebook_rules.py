@@ -197,7 +197,7 @@ def live_twins(page: Page) -> Iterator[str]:
             above = above[-1:]
         if not any(_has_picture(c) for c in above):
             yield f"{_which(cell)} is live: the cell above it shows the static figure"
-        texts = ["".join(o.get("data", {}).get("text/plain", "")) for o in cell.outputs]
+        texts = ["".join(o.get("data", {}).get("text/plain", "")) for o in cell.get("outputs", ())]
         if not texts or any(not text.strip() or "\n" in text.strip() for text in texts):
             yield f"{_which(cell)} is live: its text is one line"
 

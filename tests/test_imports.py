@@ -16,6 +16,7 @@ import pytest
 # What each module may import of ppedu. Everything else stands on `schedule`; nothing below knows what is above it.
 MAY_IMPORT: dict[str, set[str]] = {
     "schedule": set(),
+    "palette": set(),
     "theory": set(),
     "models": set(),
     "data": set(),
@@ -26,6 +27,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plot": {"schedule", "timeline", "palette", "plot"},
     "exercises": {"schedule", "builders", "validate", "simulate", "timeline", "theory", "plot", "exercises"},
     "runtime": {"schedule", "validate", "timeline", "runtime"},
+    "explore": {
+        *("schedule", "builders", "validate", "simulate", "timeline", "theory", "palette"),  # the core
+        *("plot", "course", "runtime", "explore"),
+    },
     "course": {"schedule", "models", "data", "runtime"},
 }
 TOP = {"__init__", "__main__", "cli"}  # they put it all together

@@ -148,6 +148,25 @@ def test_who_ignores_interrupts_or_has_a_handler_keeps_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_interrupt_while_shapes_are_checked_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes go through a copy of the model: once, they went through the model itself, and Ctrl-C left it without weights."""
+    layers = [nn.Linear(8, 8) for _ in range(2)]
+    before = [(w, w.clone()) for layer in layers for w in layer.parameters()]
+
+    def interrupted(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        assert all(layer is not mine for mine in layers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nn.Linear, "forward", interrupted)
+    data = [(torch.ones(4, 8), torch.ones(4, 8))]
+    with pytest.raises(KeyboardInterrupt):
+        ppedu.train(layers, ppedu.gpipe(2, 2), data, nn.functional.mse_loss, None)
+    after = [w for layer in layers for w in layer.parameters()]
+    for (same, kept), now in zip(before, after, strict=True):
+        assert now is same
+        assert torch.equal(now, kept)
+
+
 def test_two_threads_train_at_once() -> None:
     """Starting ranks changes how multiprocessing prepares them, for a moment: runs side by side must not mix that up."""
     losses: dict[int, tuple[float, ...]] = {}

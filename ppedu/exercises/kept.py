@@ -18,7 +18,8 @@ from typing import Any
 
 from ppedu.exercises import registry
 
-_FORMAT = "ppedu progress 1"
+FORMAT = "ppedu progress 1"
+"""What the file says it is, at its beginning."""
 _STALE = 5.0  # seconds after which a lock is taken for a dead kernel's
 _kept: dict[str, Any] = {}  # what could not be written, so that at least this kernel knows it
 _trouble: list[str] = []  # the last thing that went wrong with the file, as a sentence
@@ -66,15 +67,7 @@ def _read() -> dict[str, Any]:
     """What the file holds, by notebook. A file that cannot be read is set aside, and a new one begun."""
     path = home() / "progress.json"
     try:
-        data = json.loads(path.read_text("utf-8"))
-        if data["format"] != _FORMAT:
-            raise ValueError(data["format"])
-        entries: dict[str, Any] = data["notebooks"]
-        for notebook in entries.values():
-            for part in notebook.values():
-                for entry in part.values():
-                    entry["attempts"] + 1, entry["right"]
-        return entries
+        return checked(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -85,9 +78,22 @@ def _read() -> dict[str, Any]:
         return {}
 
 
+def checked(data: Any) -> dict[str, Any]:
+    """The entries of a progress file by notebook. Raises ValueError, KeyError, TypeError or AttributeError for another."""
+    if data["format"] != FORMAT:
+        raise ValueError(f"its format is {data['format']!r}")
+    entries: dict[str, Any] = data["notebooks"]
+    for parts in entries.values():
+        for names in parts.values():
+            for entry in names.values():
+                if not isinstance(entry["attempts"], int) or not isinstance(entry["right"], bool):
+                    raise TypeError(f"{entry!r} is no entry")
+    return entries
+
+
 def _write(data: dict[str, Any]) -> None:
     """Write the whole file beside the old one, and put it in its place in one step."""
-    text = json.dumps({"format": _FORMAT, "notebooks": data}, indent=1, sort_keys=True, ensure_ascii=False)
+    text = json.dumps({"format": FORMAT, "notebooks": data}, indent=1, sort_keys=True, ensure_ascii=False)
     handle, name = tempfile.mkstemp(dir=home(), prefix="progress.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -154,7 +160,7 @@ class Progress:
         """
         counted = {n: self.entries.get(n, {}) for n in self.notebooks}
         lines = {n: self.line(n) for n in self.notebooks}
-        data = {"format": _FORMAT, "name": name, "lines": lines, "notebooks": counted}
+        data = {"format": FORMAT, "name": name, "lines": lines, "notebooks": counted}
         return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path, name: str = "") -> str:
@@ -171,14 +177,14 @@ def progress(notebook: str | None = None) -> Progress:
     known = registry.notebooks()
     if notebook is not None:
         registry.asked(notebook)
-    _trouble_before = list(_trouble)
+    notes = list(_trouble)  # of the last attempt: before what is found now
     try:
         entries = _read()
     except OSError as error:
         entries = {}
-        _trouble[:] = [f"Your progress in {home()} cannot be read ({error.strerror or error})."]
+        notes.append(f"Your progress in {home()} cannot be read ({error.strerror or error}).")
     for number, parts in _kept.items():
         for part, names in parts.items():
             entries.setdefault(number, {}).setdefault(part, {}).update(names)
-    note = (_trouble or _trouble_before or [""])[0]
+    note = next(iter(notes + _trouble), "")
     return Progress((notebook,) if notebook else known, entries, note)

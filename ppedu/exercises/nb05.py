@@ -52,7 +52,9 @@ QUESTIONS = (
                 14,
                 "14 is when GPipe runs it. B0 needs nothing from microbatches 1 to 7: it is GPipe's order that makes it wait.",
             ),
-            Wrong("after its own forwards", 8, "8 is when rank 0 could have run its eight forwards. B0 needs none but F0."),
+            Wrong(
+                "after its own forwards", 8, "8 is when rank 0 could have run its eight forwards. B0 needs none but F0."
+            ),
         ),
     ),
     Question(
@@ -92,8 +94,12 @@ QUESTIONS = (
                 1,
                 "One would do if B0 came right after F0. It comes 6 units later, and meanwhile rank 0 goes on.",
             ),
-            Wrong("warm-up alone", 3, "Three are the warm-up. The first pair opens with one more forward: F3, then B0."),
-            Wrong("fixed for m=8", 8, "Eight is GPipe's figure for m = 8. Count the forwards before the first backward."),
+            Wrong(
+                "warm-up alone", 3, "Three are the warm-up. The first pair opens with one more forward: F3, then B0."
+            ),
+            Wrong(
+                "fixed for m=8", 8, "Eight is GPipe's figure for m = 8. Count the forwards before the first backward."
+            ),
         ),
     ),
     Question(
@@ -103,7 +109,11 @@ QUESTIONS = (
         because="Each round of four fills and empties the whole pipeline: (4 + 3) x 2 = 14 units, four times. 1F1B fits "
         "into the same room with one fill and one drain: (16 + 3) x 2 = 38.",
         wrong=(
-            Wrong("room costs no time", 38, "38 is what GPipe takes when it may hold all 16. Here it must stop after four."),
+            Wrong(
+                "room costs no time",
+                38,
+                "38 is what GPipe takes when it may hold all 16. Here it must stop after four.",
+            ),
             Wrong("one round only", 14, "14 is one round of four microbatches, and there are four rounds."),
             Wrong("no bubble at all", 32, "32 is the work of a rank alone. Each round has a fill and a drain as well."),
             Wrong(
@@ -172,7 +182,9 @@ def _sequence_ideas() -> tuple[Wrong, ...]:
         Wrong("B of a microbatch comes right after its F", {key: _lines(naive(4, 5))[2]}, _RIGHT_AFTER),
         Wrong("one forward too many", {key: " ".join(_pairs(lambda r, p, m: p - r)(4, 5)[2])}, _ONE_TOO_MANY),
         Wrong("all ranks warm up alike", {key: " ".join(_pairs(lambda r, p, m: p - 1)(4, 5)[2])}, _SAME_WARMUP),
-        Wrong("a pair is one microbatch's", {key: " ".join(_pairs(lambda r, p, m: p - 1 - r, False)(4, 5)[2])}, _OWN_PAIR),
+        Wrong(
+            "a pair is one microbatch's", {key: " ".join(_pairs(lambda r, p, m: p - 1 - r, False)(4, 5)[2])}, _OWN_PAIR
+        ),
         Wrong(
             "Non-interleaved means F and B do not alternate (last rank)",
             {"p=4, m=3, rank 3": _lines(gpipe(4, 3))[3]},

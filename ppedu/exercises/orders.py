@@ -76,14 +76,15 @@ class Orders(Form):
     def differs(self, got: Any, want: Any) -> str:
         p, m = _size(want)
         if got.num_ranks != p:
-            return f"your schedule has {got.num_ranks} ranks, and there are p={p}: give each rank its own order."
+            return f"there are p={p} ranks, and your schedule has {got.num_ranks}: give each rank its own order."
         schedule = _as(got, want)
         found = violations(schedule)
         if found:
-            more = f" (and {len(found) - 1} more of the kind)" if len(found) > 1 else ""
+            rest = len(found) - 1
+            more = f" And {rest} more such {'thing' if rest == 1 else 'things'}." if rest else ""
             return f"this cannot run. {_sentence(found[0].message)}{more}"
         if got.num_microbatches != m:
-            return f"your schedule has {got.num_microbatches} microbatches, and there are m={m}."
+            return f"there are m={m} microbatches, and your schedule has {got.num_microbatches}."
         return (
             self._breaks(schedule)
             or self._slower(schedule, want)

@@ -31,7 +31,7 @@ def explore(
     slow_stage: a stage that takes `slow_factor` times as long as the others; None for none.
 
     The controls are traitlets of the widget: `view.m = 16` moves its slider. `view.static()` draws the same with matplotlib,
-    for readers without a kernel. Raises ValueError (a TraitError in its wording) for values outside of these ranges.
+    for readers without a kernel. Raises ValueError for values outside of these ranges.
 
     >>> explore(p=4, m=8)
     live view of 1F1B p=4 m=8: makespan 22, bubble 27.3 %, in flight 4 3 2 1

@@ -27,7 +27,13 @@ class Afford:
 
     @property
     def text(self) -> str:
-        return f"any m; at {self.m}" if self.any else f"m = {self.m}"
+        """'m = 4', or 'any m'."""
+        return "any m" if self.any else f"m = {self.m}"
+
+    @property
+    def pace(self) -> str:
+        """What a microbatch takes, and at which m where the text does not say it."""
+        return f"{f'at m = {self.m} ' if self.any else ''}each takes {self.each:.3g}"
 
 
 def afford(settings: Settings, budget: int | None) -> Afford:
@@ -35,8 +41,9 @@ def afford(settings: Settings, budget: int | None) -> Afford:
 
     >>> afford(Settings("gpipe", p=4, m=8), budget=4)
     Afford(m=4, any=False, each=3.5)
-    >>> afford(Settings("1f1b", p=4, m=8), budget=4).text
-    'any m; at 64'
+    >>> one = afford(Settings("1f1b", p=4, m=8), budget=4)
+    >>> one.text, one.pace
+    ('any m', 'at m = 64 each takes 2.09')
     """
     name, p = settings.schedule, settings.p
     fits = [m for m in range(1, MOST + 1) if budget is None or peak(name, p, m) <= budget]

@@ -15,7 +15,7 @@ function render({ model, el }) {
     overlay.set(model.get("overlay"));
     overlay.element.hidden = !model.get("measured");
     run.update();
-    table.replaceChildren(h("p.verdict", { role: "status" }, model.get("verdict")), comparisonTable(model.get("rows"), model.get("budget")));
+    table.replaceChildren(h("div.verdict", { role: "status" }, model.get("verdict").map((one) => h("p", {}, one))), comparisonTable(model.get("rows"), model.get("budget")));
   };
   for (const name of ["schedules", "budget", "overlay", "measured", "rows", "verdict", "p"]) on(`change:${name}`, update);
   update();
@@ -97,7 +97,7 @@ function comparisonTable(rows, budget) {
     figure(budget === null ? "most in flight on a rank" : `most in flight on a rank, budget ${budget}`, (row) => [
       bar("memory", row.peak / largest, budget && budget / largest), h("b", {}, `${row.peak}`), over(row),
     ]),
-    budget === null ? null : figure("affords", (row) => [h("b", {}, row.afford), `: ${row.each} for each microbatch`])));
+    budget === null ? null : figure("affords", (row) => [h("b", {}, row.afford), `: ${row.each}`])));
 }
 
 export default { render };

@@ -26,7 +26,7 @@ def explore_compare(
     how many microbatches each schedule affords. The other arguments are those of `ppedu.explore`; so are `static()`,
     the traitlets, and the errors.
 
-    >>> explore_compare(p=4, m=8).verdict
+    >>> explore_compare(p=4, m=8).verdict[0]
     'The same makespan, 22; other memory: a rank holds up to 8 microbatches with GPipe, 4 with 1F1B.'
     """
     from ppedu.explore.comparison import Comparison

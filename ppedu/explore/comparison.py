@@ -31,7 +31,7 @@ class Comparison(LiveView):
     """Two or three schedules. `schedules`, `budget` and what `explore` has (p, m, ratio, ...) are its controls.
 
     budget: activations in flight that a rank has room for, or None for no limit.
-    rows: what the table shows of each schedule. verdict: what it comes to, in a sentence or two.
+    rows: what the table shows of each schedule. verdict: what it comes to, in sentences.
     """
 
     _esm = Unicode(assets.module("compare.js")).tag(sync=True)
@@ -41,7 +41,7 @@ class Comparison(LiveView):
     budget = Int(None, allow_none=True).tag(sync=True)
     overlay = Bool(True).tag(sync=True)
     rows: List[Any] = List().tag(sync=True)
-    verdict = Unicode("").tag(sync=True)
+    verdict: List[Any] = List(Unicode()).tag(sync=True)
     measured = Bool(False).tag(sync=True)
 
     CHECKS = {  # noqa: RUF012 - a table of the class
@@ -96,7 +96,7 @@ class Comparison(LiveView):
         afforded = [afford(one, budget) for one in settings]
         self.measured = self._all_measured
         self.rows = [_row(t, gets, budget) for t, gets in zip(predicted, afforded, strict=True)]
-        self.verdict = " ".join(filter(None, (verdict(predicted), budget_verdict(predicted, afforded, budget))))
+        self.verdict = [verdict(predicted), *budget_verdict(predicted, afforded, budget)]
         tracks = [
             Track(
                 t, group=group, word=("predicted", "measured")[n] if overlaid else "", title=title(pair) if n == 0 else (),
@@ -142,8 +142,7 @@ def _row(t: Timeline, gets: Afford, budget: int | None) -> dict[str, Any]:
         "peaks": listed(t.peak_in_flight),
         "over": budget is not None and most > budget,
         "afford": gets.text,
-        "each": f"{gets.each:.3g}",
-        "at": gets.m,
+        "each": gets.pace,
     }
 
 
@@ -164,23 +163,17 @@ def verdict(timelines: Sequence[Timeline]) -> str:
         order = sorted(zip(times, names, strict=True))
         time = "Makespan: " + ", ".join(f"{name} {one:.4g}" for one, name in order)
     if len(set(peaks)) == 1:
-        memory = (
-            f"and the same memory: a rank holds up to {peaks[0]}"
-            if same_time
-            else f"a rank holds up to {peaks[0]} with each"
-        )
-        return f"{time}{' ' if same_time else '; '}{memory}."
+        if same_time:
+            return f"{time}, and the same memory: a rank holds up to {peaks[0]}."
+        return f"{time}; a rank holds up to {peaks[0]} with each."
     held = ", ".join(f"{peak} with {name}" for peak, name in zip(peaks, names, strict=True))
     held = held.replace(" with", " microbatches with" if peaks[0] != 1 else " microbatch with", 1)
     return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {held}."
 
 
-def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int | None) -> str:
+def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int | None) -> list[str]:
     """What each schedule makes of the budget: how many microbatches, and so how much time each of them takes."""
     if budget is None:
-        return ""
-    said = [
-        f"{t.schedule.name} affords {gets.text} ({gets.each:.3g} each)"
-        for t, gets in zip(timelines, afforded, strict=True)
-    ]
-    return f"With room for {budget} in flight, {', '.join(said)}."
+        return []
+    said = [f"{t.schedule.name} affords {gets.text}, {gets.pace}" for t, gets in zip(timelines, afforded, strict=True)]
+    return [f"With room for {budget} in flight: {'; '.join(said)}."]

@@ -17,7 +17,7 @@ function render({ model, el }) {
     overlay.set(model.get("overlay"));
     overlay.element.hidden = !model.get("measured");
     run.update();
-    table.replaceChildren(moveLine(model.get("moved")), figureTable(model.get("figures")));
+    table.replaceChildren(moveLine(model.get("moved")), ...figureTable(model.get("figures")).flat());
   };
   for (const name of ["schedule", "overlay", "measured", "figures", "moved", "p"]) on(`change:${name}`, update);
   update();
@@ -44,16 +44,17 @@ function moveLine(moved) {
   return h("p.moved", {}, "Last move: ", h("b", {}, moved.what), ` ${moved.before} → ${moved.after}`);
 }
 
-/* A figure a row: what it is, its value and what it was, and the formula with its numbers, or why there is none. */
+/* A figure a row: what it is, its value and what it was, and the formula with its numbers. Why there is none stands once. */
 function figureTable(rows) {
-  const row = ({ key, label, text, formula, numbers, note, before, way }) => {
+  const row = ({ key, label, text, formula, numbers, before, way }) => {
     const change = way && h("span.change", { "aria-label": `${WAYS[way]}, before: ${before}` }, ` ${ARROWS[way]} was ${before}`);
-    const why = formula ? [h("div", {}, `= ${formula}`), h("div", {}, `= ${numbers}`)] : [note];
+    const why = formula ? [h("div", {}, `= ${formula}`), h("div", {}, `= ${numbers}`)] : ["simulated"];
     return h("tr", { "data-key": key },
       h("th", { scope: "row" }, label),
       h("td", {}, h("b", {}, text), change || null, h("div.why", {}, ...why)));
   };
-  return h("table", {}, h("tbody", {}, rows.map(row)));
+  const notes = [...new Set(rows.map((one) => one.note).filter(Boolean))];
+  return [h("table", {}, h("tbody", {}, rows.map(row))), notes.map((note) => h("p.why", {}, note))];
 }
 
 export default { render };

@@ -136,8 +136,8 @@ def _why_simulated(settings: Settings) -> str:
     if not settings.free:
         reasons.append("messages take time")
     if not reasons:
-        return "no closed form is known here: simulated"
-    return f"no closed form where {' and '.join(reasons)}: simulated"
+        return "Simulated: no closed form is known here."
+    return f"Simulated: the formulas hold for equal stages and free messages, but {' and '.join(reasons)}."
 
 
 def changes(before: Sequence[Figure], after: Sequence[Figure]) -> dict[str, tuple[str, str]]:

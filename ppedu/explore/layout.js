@@ -42,6 +42,9 @@ function wrapped(ctx, pieces, gap, width, size, bold, font) {
   return lines;
 }
 
+/* Where a lane's ground ends: with the timeline. The lanes of an empty one are whole, unless they are still being filled. */
+const laneEnd = (scene, track) => track.makespan || (scene.open ? 0 : scene.span);
+
 /* Tracks that share their ranks, in groups: [[0, 1], [2]]. */
 function grouped(scene) {
   const groups = [];
@@ -67,7 +70,7 @@ function layout(scene, options, width, ctx, font) {
   };
   sides(scene, options, lay, ctx, groups);
   const headWidth = width - 4;
-  let y = 4;
+  let y = scene.marks?.length ? 4 + 15 * big : 4; // marks have their names at the top
   for (const group of groups) {
     const first = scene.tracks[group[0]];
     if (first.title.length) {
@@ -96,7 +99,7 @@ function layout(scene, options, width, ctx, font) {
     }
   }
   lay.bottom = y + 2;
-  lay.height = Math.ceil(lay.bottom + 34 * big + (scene.marks?.length ? 4 : 0));
+  lay.height = Math.ceil(lay.bottom + 34 * big);
   lay.scale = (width - lay.left - lay.right) / (scene.span || 1);
   lay.x = (time) => lay.left + time * lay.scale;
   lay.texts = textLevels(scene, lay, ctx);
@@ -163,15 +166,17 @@ function rankOf(track, i) {
   return rank;
 }
 
-/* [[index in track.waiting, box]]: side by side from the end of what runs, as wide as a text needs. */
+/* [[index in track.waiting, box]]: side by side from the end of what runs, as wide as a text needs where there is room. */
 function waitingBoxes(scene, lay, k) {
   const track = scene.tracks[k];
   const at = [];
-  return (track.waiting || []).map(([rank, , kind], w) => {
+  const waiting = track.waiting || [];
+  return waiting.map(([rank, , kind], w) => {
     const last = track.first[rank + 1] - 1;
     const end = last >= track.first[rank] ? lay.x(track.end[last]) : lay.x(0);
     const lane = lay.laneOf[k][rank];
-    const wide = clamp(lay.scale, 26, 48);
+    const room = (lay.x(scene.span) - end - 6) / waiting.filter(([other]) => other === rank).length - 2;
+    const wide = Math.max(Math.min(clamp(lay.scale, 26, 48), room), 4);
     at[rank] = (at[rank] ?? end + 6) + 2;
     const [top, bottom] = SHAPE[kind[0]];
     const box = [at[rank], lane.top + top * lane.height, wide, (bottom - top) * lane.height];
@@ -203,7 +208,7 @@ function areaOf(scene, lay, target) {
     return [lay.x(from) + 1, lane.top, Math.max(1, (to - from) * lay.scale - 2), lane.height];
   }
   if (target.wait !== undefined) return waitingBoxes(scene, lay, target.track)[target.wait][1];
-  return [lay.x(0), lane.top, (track.makespan || scene.span) * lay.scale, lane.height];
+  return [lay.x(0), lane.top, laneEnd(scene, track) * lay.scale, lane.height];
 }
 
 /* For each operation those that need its result: `needs`, read the other way. */

@@ -50,7 +50,8 @@ function paintScene(ctx, scene, lay, options, colors) {
   for (const lane of lay.lanes) {
     const track = scene.tracks[lane.track];
     ctx.fillStyle = colors.idle;
-    ctx.fillRect(lay.x(0), lane.top, (track.makespan || scene.span) * lay.scale, lane.height);
+    ctx.fillRect(lay.x(0), lane.top, laneEnd(scene, track) * lay.scale, lane.height);
+    if (scene.open) paintRoom(ctx, scene, lay, colors, lane);
   }
   if (options.phases) paintPhases(ctx, scene, lay, colors);
   const all = [];
@@ -243,9 +244,9 @@ function paintStrips(ctx, scene, lay, colors) {
   const over = mix(colors.flight, 0.45, colors.ink);
   for (const lane of lay.lanes) {
     const track = scene.tracks[lane.track];
-    const [end, base] = [track.makespan || scene.span, lane.stripTop + lane.strip];
+    const [end, base] = [laneEnd(scene, track), lane.stripTop + lane.strip];
     ctx.fillStyle = colors.strip;
-    ctx.fillRect(lay.x(0), lane.stripTop, end * lay.scale, lane.strip);
+    ctx.fillRect(lay.x(0), lane.stripTop, (scene.open ? scene.span : end) * lay.scale, lane.strip);
     const area = (least) => {
       ctx.beginPath();
       stairs(track.curve[lane.rank], end, (from, to, count) => {
@@ -274,7 +275,7 @@ function paintBudget(ctx, scene, lay, colors, scale) {
   for (const lane of lay.lanes) {
     const y = lane.stripTop + lane.strip - (budgetOf(scene, lane.rank) * lane.strip) / scale;
     ctx.moveTo(lay.x(0), y);
-    ctx.lineTo(lay.x(scene.tracks[lane.track].makespan || scene.span), y);
+    ctx.lineTo(lay.x(scene.open ? scene.span : laneEnd(scene, scene.tracks[lane.track])), y);
   }
   ctx.stroke();
   ctx.setLineDash([]);
@@ -309,6 +310,14 @@ function paintPath(ctx, scene, lay, colors) {
   ctx.stroke();
 }
 
+/* What is left of a lane up to the end of the axis: room to fill, no bubble yet. */
+function paintRoom(ctx, scene, lay, colors, lane) {
+  const from = lay.x(laneEnd(scene, scene.tracks[lane.track]));
+  ctx.strokeStyle = colors.idle;
+  ctx.lineWidth = 1;
+  ctx.strokeRect(from, lane.top + 0.5, lay.x(scene.span) - from, lane.height - 1);
+}
+
 function paintMarks(ctx, scene, lay, colors) {
   ctx.strokeStyle = ctx.fillStyle = colors.ink;
   ctx.textAlign = "right";
@@ -317,12 +326,12 @@ function paintMarks(ctx, scene, lay, colors) {
     const x = lay.x(time);
     ctx.setLineDash([6, 4]);
     ctx.beginPath();
-    ctx.moveTo(x, lay.lanes.length ? lay.lanes[0].top - 3 : 0);
+    ctx.moveTo(x, lay.heads.length ? lay.lanes[0].top - 3 : 1.5 * lay.small);
     ctx.lineTo(x, lay.bottom + 3);
     ctx.stroke();
     ctx.setLineDash([]);
     setFont(ctx, lay, lay.small, true);
-    ctx.fillText(label, Math.min(x + 3, lay.width - 2), lay.bottom + 30 * (lay.small / 11));
+    ctx.fillText(label, Math.min(x + 3, lay.width - 2), 0.8 * lay.small);
   }
 }
 

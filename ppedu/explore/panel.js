@@ -9,7 +9,7 @@ function h(tag, attributes = {}, ...children) {
     if (typeof value === "function") element.addEventListener(key.slice(2), value);
     else if (value !== false && value != null) element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child != null));
+  element.append(...children.flat(Infinity).filter((child) => child != null && child !== ""));
   return element;
 }
 
@@ -29,10 +29,11 @@ function openRoot(el, label) {
 }
 
 /* Moves: the newest one is sent only when the last one's answer is back, so that a burst of them settles at once.
-   notes(text) is told when the kernel keeps silent, and "" when it answers again. */
+   notes(text) is told when the kernel keeps silent, and "" when it answers again; complete() says whether the shown scene
+   has its details. */
 class Asker {
-  constructor(model, root, notes) {
-    [this.model, this.root, this.notes] = [model, root, notes];
+  constructor(model, root, notes, complete) {
+    [this.model, this.root, this.notes, this.complete] = [model, root, notes, complete];
     [this.asked, this.gesture, this.busy, this.next] = [0, 0, false, null];
     this.heard = () => this.answer();
     model.on("change:answered", this.heard);
@@ -80,8 +81,7 @@ class Asker {
 
   /* Ask for what belongs to the scene and was left out for speed, once the moves have settled. */
   details() {
-    if (JSON.parse(this.model.get("details")).number !== JSON.parse(this.model.get("scene")).number)
-      this.model.send({ do: "details" });
+    if (!this.complete()) this.model.send({ do: "details" });
   }
 
   destroy() {
@@ -238,7 +238,6 @@ function liveView(model, el, label) {
   const stage = h("div.stage");
   const note = h("div.note", { role: "status" });
   const error = h("div.error", { role: "alert" });
-  const asker = new Asker(model, root, (text) => (note.textContent = text));
   let transport = null;
   const view = new TimelineView(stage, {
     root,
@@ -246,6 +245,7 @@ function liveView(model, el, label) {
     onPaint: () => (root.dataset.answered = model.get("answered")),
   });
   transport = new Transport(view);
+  const asker = new Asker(model, root, (text) => (note.textContent = text), () => view.complete);
   const handlers = [];
   const on = (name, handler) => {
     model.on(name, handler);
@@ -269,7 +269,7 @@ function liveView(model, el, label) {
     asker.destroy();
     view.destroy();
   };
-  const tell = (content) => asker.tell({ ...content, asked: asker.asked });
+  const tell = (content) => asker.tell({ ...content, asked: ++asker.asked });
   return { root, view, asker, transport, stage, note, error, switches, on, tell, destroy };
 }
 

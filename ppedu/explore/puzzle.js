@@ -4,15 +4,19 @@
 function render({ model, el }) {
   const live = liveView(model, el, "Build a pipeline schedule by hand");
   const { root, view, asker, on } = live;
-  root.classList.add("ppedu-puzzle");
+  for (const kind of ["F", "B"]) {
+    root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, PALETTE[kind]);
+    root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, textOn(PALETTE[kind]));
+  }
   const ask = (content) => {
     root.dataset.asked = ++asker.asked;
     asker.tell({ ...content, asked: asker.asked });
   };
   const set = (values) => ask({ do: "set", values });
   const tray = new Tray((rank, move) => ask({ do: "place", rank, move }));
-  const parts = [new Head(set), new Goals(), new Answer(set), tray, new Moves(ask, set), new Hints(set), new Saved(ask, live.error)];
+  const parts = [new Head(set), new Goals(), new Answer(set), tray, new Moves(ask, set), new Hints(set), new Saved(ask)];
   const [head, goals, said, , moves, hints, saved] = parts;
+  view.set({ height: 240 }); // the tray is to be seen with the picture
   const overlay = toggle("measured", (value) => set({ overlay: value }));
   live.switches.append(overlay.element);
   const run = new RunPanel(model, ask, { ranks: () => model.get("board").ranks, label: "Run for real" });
@@ -37,8 +41,9 @@ function render({ model, el }) {
   root.append(
     head.element,
     h("div.puzzle-main", {},
-      h("div.puzzle-side", {}, goals.element, hints.element, saved.element),
-      h("div.puzzle-board", {}, live.stage, said.element, live.error, tray.element, moves.element, live.transport.element, live.switches)),
+      goals.element,
+      h("div.puzzle-board", {}, live.stage, said.element, live.error, tray.element, moves.element, live.transport.element, live.switches),
+      h("div.puzzle-help", {}, hints.element, saved.element)),
     run.element,
     live.note,
   );
@@ -52,9 +57,8 @@ function render({ model, el }) {
 class Head {
   constructor(set) {
     this.level = choice("level", [], (level) => set({ level }));
-    this.title = h("b");
     this.goal = h("span");
-    this.given = h("span.quiet");
+    this.given = h("span.given");
     this.element = h("div.puzzle-head", {}, this.level.element, h("p.goal", {}, this.goal, " ", this.given));
   }
 
@@ -309,7 +313,7 @@ class Saved {
   }
 
   update(board, model) {
-    this.box.rows = board.ranks;
+    this.box.rows = board.ranks + 1;
     const text = model.get("text");
     if (text === this.text) return; // what is being typed stays, and what could not be loaded, too
     this.text = this.box.value = text;

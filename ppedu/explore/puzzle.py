@@ -15,7 +15,7 @@ from ppedu.explore.puzzle_board import answer, board, picture
 from ppedu.explore.puzzle_game import Game
 from ppedu.explore.puzzle_position import Position
 from ppedu.explore.puzzle_score import name_of
-from ppedu.explore.run import PACE, Job
+from ppedu.explore.run import PACE, Job, State
 from ppedu.explore.widget import View
 from ppedu.schedule import Action, Costs
 from ppedu.timeline import Timeline
@@ -89,7 +89,8 @@ class Puzzle(View):
         self.game = self._games[number]
         self._answer = answer(self.game, None, "")
         self._timelines: dict[tuple[Level, Position], Timeline] = {}
-        super().__init__(level=number, **given)
+        self._ran_at: tuple[Level, Position] | None = None
+        super().__init__(**{"level": number, "text": self.game.position.to_text(), **given})
 
     @traitlets.validate("level", "text", "legal", "hints", "overlay")
     def _validate_trait(self, proposal: Any) -> Any:
@@ -101,7 +102,8 @@ class Puzzle(View):
         return int(value)
 
     def _check_text(self, value: Any) -> str:
-        return self.game.position.load(str(value)).to_text()
+        now = self.game.position
+        return value if value == now.to_text() else now.load(str(value)).to_text()
 
     def _check_hints(self, value: Any) -> int:
         most = len(self.game.level.hints)
@@ -167,8 +169,9 @@ class Puzzle(View):
             self._games[self.level] = Game(self.level)
         if self._games[self.level] is not self.game:
             self.game = self._games[self.level]
-            self.hints = 0
             self._answer = answer(self.game, None, "")
+            self.text = self.game.position.to_text()  # first of all: the old one belongs to the level before
+            self.hints = 0
         elif self.text != self.game.position.to_text():
             self.game.load(self.text)
             self._answer = answer(self.game, None, "the text")
@@ -182,6 +185,8 @@ class Puzzle(View):
     def _compute(self, key: _Shown, fresh: bool) -> None:
         score = self.game.score
         run = self._timelines.get((key.level, key.position))
+        if self._ran_at not in (None, (key.level, key.position)) and not State(**self.run).busy:
+            self._ran_at, self.run = None, State().plain()  # how that run ended says nothing of this position
         self.measured = run is not None
         self._number += 1
         drawn = picture(self.game, score, self._number, self._pace(), run if key.overlaid else None)
@@ -218,6 +223,7 @@ class Puzzle(View):
         if rest:
             raise ValueError(f"{rest} operations have no place yet: only a whole schedule can run")
         super()._run()
+        self._ran_at = (self.game.level, self.game.position)
 
     def _ran(self, key: _Shown, runs: Sequence[Run]) -> None:
         self._timelines[key.level, key.position] = runs[0].timeline

@@ -42,6 +42,7 @@ def picture(game: Game, score: Score, number: int, pace: Costs, measured: Timeli
     drawn["budget"] = level.cap
     drawn["peak"] = max(drawn["peak"], *(level.cap or (1,)))
     if not position.complete:
+        drawn["open"] = True
         for track in drawn["tracks"]:
             track["phases"] = []  # there are none before the end is there
             track["gaps"] = [_open_end(game, score, gap) for gap in track["gaps"]]
@@ -78,8 +79,8 @@ def answer(game: Game, reason: Violation | None, move: str) -> tuple[str, str]:
     score = game.score
     if score.solved:
         return "solved", f"Solved. {score.recognised}"
-    missed = "; ".join(f"{goal.name} {goal.yours}: {goal.message}" for goal in score.goals if not goal.kept)
-    return "done", f"It runs, but not every goal is reached. {missed}. {score.recognised}"
+    missed = "; ".join(f"{goal.name} {goal.yours}, {goal.message}" for goal in score.goals if not goal.kept)
+    return "done", f"It runs, but misses the goal: {missed}. {score.recognised}"
 
 
 def board(
@@ -120,9 +121,9 @@ def _given(level: Level) -> str:
     """What operations and messages take."""
     first, costs = Action(0, Kind.F, 0), level.costs
     if costs.stages is not None:
-        return str(costs)
-    said = f"F takes {costs.duration(first):g}, B takes {costs.duration(replace(first, kind=Kind.B)):g}"
-    return said + (f", a message takes {costs.transfer:g}." if costs.transfer else ".")
+        return f"({costs})"
+    said = f"(F = {costs.duration(first):g}, B = {costs.duration(replace(first, kind=Kind.B)):g}"
+    return said + (f", a message {costs.transfer:g})" if costs.transfer else ")")
 
 
 def _states(game: Game, rank: int, show_legal: bool) -> list[str]:

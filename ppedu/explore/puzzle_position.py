@@ -207,16 +207,17 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
 
     def _faults(self) -> tuple[Violation, ...]:
         """Why no continuation can run: every fault of an order by itself, else the first circle of waiting."""
-        found = [v for v in violations(self._completed()) if v.rule != "deadlock"]
-        if found:
-            return tuple(found)
+        found = violations(self._completed())
+        faults = tuple(v for v in found if v.rule != "deadlock")
+        if faults or not found:
+            return faults
         position = Position.start(self.schedule.num_ranks, self.schedule.num_microbatches)
         for rank, order in enumerate(self.schedule.orders):
             for action in (part for entry in order for part in entry.actions):
-                reason = position.why_not(rank, action)
-                if reason is not None:
-                    return (reason,)
                 position = position._with(rank, action)
+                circle = position._circle(rank, action)
+                if circle:
+                    return (deadlock(position._completed(), circle),)
         return ()
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppedu.schedule import Costs, Schedule
+from ppedu.simulate import simulate
 
 if TYPE_CHECKING:
     from ppedu.runtime.run import Run
@@ -115,7 +116,10 @@ class RealRun:
     def _results(self) -> tuple[str, str]:
         runs = []
         for number, job in enumerate(self.jobs):
-            self._say_unless_stopping(text=f"{job.schedule.label}: starting the processes")
+            step = simulate(job.schedule, job.pace).makespan
+            self._say_unless_stopping(
+                text=f"{job.schedule.label}: starting; then {STEPS} steps of about {step:.2g} s each"
+            )
             runs.append(train_one(job, self._progress(job, STEPS * number), self._stop))
         self._done(runs)
         return "done", summary(runs)

@@ -38,9 +38,13 @@ def time_text(time: float, unit: str) -> str:
 
 
 def caption(p: int, m: int, predicted: str, measured: Sequence[Timeline] = ()) -> str:
-    """How many ranks and microbatches, and where the times come from."""
+    """How many ranks and microbatches, and where the times come from. What all runs have in common is said once."""
     ranks = f"p = {p} rank{'s' * (p > 1)}"
     parts = f"m = {m} microbatch{'es' * (m > 1)}"
     said = [f"{ranks}, {parts}.", f"Predicted, {predicted}."]
-    said += [f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(t.provenance for t in measured)]
+    cut = [t.provenance.partition("; ") for t in measured]  # where it ran; then, perhaps, what went wrong with its pace
+    said += [f"{where[:1].upper()}{where[1:]}." for where in dict.fromkeys(where for where, _, _ in cut)]
+    for t, (_, _, more) in zip(measured, cut, strict=True):
+        if more:
+            said.append(f"{t.schedule.name}: {more}." if len(measured) > 1 else f"{more}.")
     return " ".join(said)

@@ -11,6 +11,7 @@
      span      where the time axis ends; peak: the most in flight of any rank, the one scale of all strips
      caption   a sentence: p, m, predicted or measured
      marks     [{time, label}]: dashed vertical lines ("target 22")                                    (optional)
+     open      true where operations are still being placed: lanes are as long as the axis                (optional)
      budget    activations that a rank may hold, one number or one a rank: a dashed line in each strip   (optional)
      tracks    one for each timeline, each with
        group     tracks with the same group share their ranks: predicted over measured, rank by rank
@@ -147,6 +148,11 @@ class TimelineView {
     if (details.number !== this.scene?.number) return;
     this.scene.tracks.forEach((track, k) => Object.assign(track, details.tracks[k], { known: true, items: null, unblocks: null }));
     this.relayout();
+  }
+
+  /* The shown scene has its details. */
+  get complete() {
+    return this.scene.tracks.every((track) => track.known);
   }
 
   set(options) {

@@ -7,9 +7,11 @@ changed and `answered` = `asked`, so that the page sends its next move only then
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import anywidget
@@ -35,10 +37,20 @@ def as_text(value: object, widget: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+class WrongValueError(TraitError, ValueError):
+    """A control was set to a value that it cannot have: the error that traitlets know, and the one that users expect."""
+
+
+def enable_in_colab() -> None:
+    """Colab shows widgets of others only once this is switched on; elsewhere there is nothing to do."""
+    if "google.colab" in sys.modules:
+        import_module("google.colab.output").enable_custom_widget_manager()
+
+
 class View(anywidget.AnyWidget):
     """A picture with its controls in one widget. Setting a trait, here or on the page, recomputes what is shown.
 
-    A wrong value raises TraitError here; where the page sends one, the sentence shows in the widget (`error`) and nothing
+    A wrong value raises ValueError here; where the page sends one, the sentence shows in the widget (`error`) and nothing
     else changes.
     """
 
@@ -57,6 +69,7 @@ class View(anywidget.AnyWidget):
     CHECKS: dict[str, Check] = {}  # noqa: RUF012 - a table of the class
 
     def __init__(self, **given: Any) -> None:
+        enable_in_colab()
         self._guard = threading.RLock()  # the kernel's thread and the run's thread both change what is shown
         self._number = 0
         self._gesture: object = None
@@ -110,11 +123,11 @@ class View(anywidget.AnyWidget):
     # moves
 
     def _validate(self, proposal: Any) -> Any:
-        """What subclasses validate their traits with: by CHECKS, in the words of a TraitError."""
+        """What subclasses validate their traits with: by CHECKS."""
         try:
             return self.CHECKS[proposal["trait"].name](self, proposal["value"])
         except ValueError as error:
-            raise TraitError(str(error)) from None
+            raise WrongValueError(str(error)) from None
 
     def _moved(self, _: object) -> None:
         if not self._setting:  # a move that the page made is refreshed when all of it is set
@@ -127,9 +140,10 @@ class View(anywidget.AnyWidget):
             key = self._key()
             if key == self._shown:
                 return
-            self._shown = key
             self.error = ""
+            self._shown = None  # what fails is tried again by the next move
             self._compute(key, fresh)
+            self._shown = key
 
     def _draw(self, tracks: Sequence[Track], **how: Any) -> Scene:
         """Put tracks into the next scene, with the details at once where they are few or the picture needs them."""

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 
 _HERE = os.path.dirname(__file__) + os.sep
-_CALLS = ("_wrapped_call_impl", "_call_impl", "functional_call", "_functional_call")  # how torch gets to a forward
+_CALLS = ("_wrapped_call_impl", "_call_impl")  # two frames that torch puts before each forward, and that say nothing
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.failures import failure_of, failure_text
+from ppedu.runtime.interrupts import interrupts_held
 from ppedu.schedule import Schedule
 
 _ABOUT_SHAPES = re.compile(r"shape|size|dtype|\bdim|match|multiplied|expected|type|channels", re.IGNORECASE)
@@ -68,10 +71,10 @@ def _where_it_fails(inputs: Tensor, error: Exception, forward: Callable[[], obje
     """The layer that cannot take what came in; None where the stage fails at something that it computed itself."""
     quiet = io.StringIO()
     trace = _Trace(inputs)
-    with torch.no_grad(), redirect_stdout(quiet), redirect_stderr(quiet), warnings.catch_warnings():
+    with interrupts_held(), redirect_stdout(quiet), redirect_stderr(quiet), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with trace:
+            with torch.no_grad(), trace:
                 forward()
         except Exception as again:
             if (type(again), str(again)) != (type(error), str(error)):
@@ -140,20 +143,19 @@ def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -
         type(m).__module__.startswith(_KNOWN) and not m._forward_hooks and not m._forward_pre_hooks for m in modules
     ):
         return
-    states = [dict((*stage.named_parameters(), *stage.named_buffers())) for stage in stages]
-    device = "meta" if len({t.dtype for t in (inputs, *_tensors(states)) if t.is_floating_point()}) < 2 else "cpu"
+    tensors = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
+    device = "meta" if len({t.dtype for t in (inputs, *tensors) if t.is_floating_point()}) < 2 else "cpu"
     passing = inputs.to(device)
-    for number, stage in enumerate(stages):
-        state = {name: t.detach().to(device, copy=True) for name, t in states[number].items()}
-
-        def forward(stage: nn.Module = stage, state: dict[str, Tensor] = state, passing: Tensor = passing) -> object:
-            return torch.func.functional_call(stage, state, (passing,))
-
+    for number, original in enumerate(stages):
+        try:
+            stage = _copy_on(device, original)
+        except Exception:  # then it cannot be sent to its rank either, which is told before long
+            return
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                result = forward()
+                result = stage(passing)
         except Exception as error:  # whatever it is, it is known better when it runs for real - but for a misfit
-            text = misfit(number, passing, error, forward)
+            text = misfit(number, passing, error, partial(stage, passing))
             if text is None:
                 return
             raise _not_started(text, schedule, number, failure_text(failure_of(error))) from None
@@ -164,6 +166,13 @@ def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -
             what = f"a stage passes on one tensor, but stage {number} ends with {last}, which returns {type(result).__name__}"
             raise _not_started(what, schedule, number)
         passing = result
+
+
+def _copy_on(device: str, stage: nn.Module) -> nn.Module:
+    """A copy whose weights and buffers are on `device`. The stage itself is not touched: not even Ctrl-C can harm it."""
+    moved: dict[int, Any] = {id(b): b.detach().to(device, copy=True) for b in stage.buffers()}
+    moved |= {id(w): nn.Parameter(w.detach().to(device, copy=True), requires_grad=False) for w in stage.parameters()}
+    return copy.deepcopy(stage, moved)
 
 
 def _not_started(text: str, schedule: Schedule, stage: int, trace: str = "") -> RunError:

@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 from importlib import import_module
+from multiprocessing import process as mp_process
 
 MODULES = (
     "cloudpickle",
@@ -19,20 +20,17 @@ MODULES = (
 )
 
 
-def _end_if_orphaned(parent: int, loaded: threading.Event) -> None:
-    """Who was started notices late, after seconds of importing, that its parent is gone; meanwhile this looks for it."""
-    while not loaded.wait(0.1):
-        if os.getppid() != parent:
-            os._exit(1)
+def _load() -> None:
+    for name in MODULES:
+        import_module(name)
 
 
-def load() -> None:
+def _load_in_fork_server() -> None:
     loaded = threading.Event()
     guard = threading.Thread(target=_end_if_orphaned, args=(os.getppid(), loaded), daemon=True)
     guard.start()
     try:
-        for name in MODULES:
-            import_module(name)
+        _load()
     finally:
         loaded.set()
         guard.join()  # who forks has one thread
@@ -40,4 +38,14 @@ def load() -> None:
     gc.freeze()  # a collection in a rank would write to, and so copy, every page that the ranks share
 
 
-load()
+def _end_if_orphaned(parent: int, loaded: threading.Event) -> None:
+    """A fork server sees that its parent is gone once it serves; until then, which takes seconds, this looks for it."""
+    while not loaded.wait(0.1):
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+if mp_process.parent_process() is None:
+    _load_in_fork_server()
+else:
+    _load()

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -58,13 +59,14 @@ class Flops(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        self.count += _flops_of(func.overloadpacket, args)
+        if not any(issubclass(kind, FakeTensor) for kind in types):  # DTensor tries the whole shape on one of these
+            self.count += _flops_of(func.overloadpacket, args)
         return func(*args, **(kwargs or {}))
 
 
@@ -145,6 +147,7 @@ class Usage:
         for layer in model.modules():
             if next(layer.parameters(recurse=False), None) is not None:
                 layer.register_forward_pre_hook(self._enter)
+                layer.register_forward_hook(self._leave)
 
     @property
     def weight_bytes(self) -> int:
@@ -154,6 +157,9 @@ class Usage:
         weights = list(layer.parameters(recurse=False))
         self._used[layer] = size_in_bytes(weights)
         self._here = {_storage(w) for w in weights}
+
+    def _leave(self, *_: Any) -> None:
+        self._here = set()  # ZeRO-3 may drop these weights now, and an activation take their place in memory
 
     def _save(self, tensor: Tensor) -> Tensor:
         key = _storage(tensor)

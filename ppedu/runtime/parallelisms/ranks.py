@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,9 @@ class Meeting:
     rank: int
     size: int
     path: str
-    threads: int
 
     def join(self) -> dist.ProcessGroup:
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(1)  # several ranks share the cores
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         os.environ.setdefault("USE_LIBUV", "0")
         store = dist.FileStore(self.path, self.size)  # type: ignore[attr-defined]
@@ -97,8 +97,10 @@ def train_alike(mouth: Mouth, cells: Any, job: Job) -> RankReport:
         optimizer.zero_grad()
         dist.barrier()
         before = sent_bytes()
-        with Flops() as flops:
-            with usage.watch_forward():
+        last = step == job.steps - 1  # counting takes time
+        flops = Flops()
+        with flops if last else nullcontext():
+            with usage.watch_forward() if last else nullcontext():
                 loss = job.loss_fn(model(job.inputs), job.targets)
             loss.backward()
         optimizer.step()
@@ -109,8 +111,11 @@ def train_alike(mouth: Mouth, cells: Any, job: Job) -> RankReport:
         flops.count, sent,
     )  # fmt: skip
     dist.barrier()
-    gradients = {name: _whole(w.grad) for name, w in model.named_parameters() if w.grad is not None}
-    return RankReport(share, losses, gradients, {n: _whole(w.detach()) for n, w in model.named_parameters()}, [])
+    named = {name.removeprefix("module."): w for name, w in model.named_parameters()}  # DDP's prefix
+    gradients = {name: _whole(w.grad) for name, w in named.items() if w.grad is not None}
+    weights = {name: _whole(w.detach()) for name, w in named.items()}
+    first = job.meeting.rank == 0  # on all ranks they are the same
+    return RankReport(share, losses, gradients if first else {}, weights if first else {}, [])
 
 
 def train_stages(mouth: Mouth, cells: Any, job: StageJob) -> RankReport:
@@ -137,7 +142,8 @@ class _Log:
     def __init__(self, counter: Flops) -> None:
         self.counter, self.reports = counter, list[StepReport]()
         self.flops, self._flops = 0, 0
-        self.sent, self._sent = None, sent_bytes()
+        self.sent: int | None = None
+        self._sent = sent_bytes()
 
     def step(self, report: StepReport) -> None:
         self.reports.append(report)
@@ -145,10 +151,11 @@ class _Log:
         self.sent, self._sent = _since(self._sent), sent_bytes()
 
 
-def _kept(weights: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> tuple[int, int, int]:
+def _kept(weights: Sequence[Tensor], optimizer: torch.optim.Optimizer | None) -> tuple[int, int, int]:
     """Bytes of weights, gradients and the optimizer's memory."""
     gradients = size_in_bytes(w.grad for w in weights)
-    return size_in_bytes(weights), gradients, size_in_bytes(optimizer_tensors(optimizer))
+    remembered = () if optimizer is None else optimizer_tensors(optimizer)
+    return size_in_bytes(weights), gradients, size_in_bytes(remembered)
 
 
 def _since(before: int | None) -> int | None:
@@ -158,5 +165,6 @@ def _since(before: int | None) -> int | None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Put a tensor together from all ranks' shards. All ranks call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Put a tensor together from all ranks' shards: all ranks call it. A view becomes a tensor of its own: with it, what
+    it is a view of would go to the caller."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()

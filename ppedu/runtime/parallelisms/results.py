@@ -120,7 +120,7 @@ def _part(number: float, whole: float) -> str:
 _RANK = (
     _Column("keeps, MB", "weights", lambda r: _mb(r.parameter_bytes)),
     _Column("keeps, MB", "gradients", lambda r: _mb(r.gradient_bytes)),
-    _Column("keeps, MB", "AdamW", lambda r: _mb(r.optimizer_bytes)),
+    _Column("keeps, MB", "optimizer", lambda r: _mb(r.optimizer_bytes)),
     _Column("keeps, MB", "activations", lambda r: _mb(r.activation_bytes)),
     _Column("computes", "samples", lambda r: str(r.samples)),
     _Column("computes", "with weights, MB", lambda r: _mb(r.used_bytes)),
@@ -129,12 +129,12 @@ _RANK = (
     _Column("sends, MB", "measured", lambda r: _mb(r.sent_bytes)),
 )
 _SHARES = (
-    _Column("keeps, % of", "weights", lambda r, whole: _part(r.parameter_bytes, whole.parameter_bytes)),
-    _Column("keeps, % of", "gradients", lambda r, whole: _part(r.gradient_bytes, whole.gradient_bytes)),
-    _Column("keeps, % of", "AdamW", lambda r, whole: _part(r.optimizer_bytes, whole.optimizer_bytes)),
+    _Column("keeps, %", "weights", lambda r, whole: _part(r.parameter_bytes, whole.parameter_bytes)),
+    _Column("keeps, %", "gradients", lambda r, whole: _part(r.gradient_bytes, whole.gradient_bytes)),
+    _Column("keeps, %", "optimizer", lambda r, whole: _part(r.optimizer_bytes, whole.optimizer_bytes)),
     _Column("computes", "samples", lambda r, whole: str(r.samples)),
-    _Column("computes", "% of weights", lambda r, whole: _part(r.used_bytes, whole.used_bytes)),
-    _Column("computes", "% of a sample", lambda r, whole: _part(r.flops_per_sample, whole.flops_per_sample)),
+    _Column("computes", "with weights, %", lambda r, whole: _part(r.used_bytes, whole.used_bytes)),
+    _Column("computes", "FLOPs a sample, %", lambda r, whole: _part(r.flops_per_sample, whole.flops_per_sample)),
     _Column("sends, MB", "needed", lambda r, whole: _mb(r.needed_bytes)),
     _Column("sends, MB", "measured", lambda r, whole: _mb(r.sent_bytes)),
 )

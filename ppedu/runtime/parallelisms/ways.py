@@ -34,7 +34,7 @@ TIMEOUT = 120.0  # seconds that one step may take
 
 def adamw(weights: Any) -> torch.optim.Optimizer:
     """AdamW, which remembers two numbers of each weight."""
-    return torch.optim.AdamW(weights, lr=0.001)
+    return torch.optim.AdamW(weights, lr=0.0003)
 
 
 def one_device(
@@ -117,15 +117,15 @@ def pp(
     stages = stages_of(model, schedule.num_stages)
     names = stage_parameter_names(model, stages)
     check_batch(*batch_of([batch], 0), schedule.num_microbatches)
-    p, threads = schedule.num_ranks, _threads(schedule.num_ranks)
+    p = schedule.num_ranks
 
     def job(rank: int, path: str) -> StageJob:
         mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
         work = Work(
             rank, schedule, programs[rank], {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn,
-            optimizer, [batch], steps, None, True, threads, 0,
+            optimizer, [batch], steps, None, True, 1, 0,
         )  # fmt: skip
-        return StageJob(Meeting(rank, p, path, threads), work, programs)
+        return StageJob(Meeting(rank, p, path), work, programs)
 
     def where(cells: Sequence[float], rank: int) -> Place:
         return place_of(schedule, programs[rank], *Board.read(cells, rank))
@@ -158,10 +158,10 @@ def _train_alike(
             f"{name} gives every rank as many samples: p={p} does not divide a batch of {len(inputs)}. Take {p * max(1, len(inputs) // p)}"
         )
     parts = list(zip(inputs.chunk(p), targets.chunk(p), strict=True)) if split else [(inputs, targets)] * p
-    whole, threads = _module(model), _threads(p)
+    whole = _module(model)
 
     def job(rank: int, path: str) -> Job:
-        return Job(Meeting(rank, p, path, threads), whole, wrap, *parts[rank], loss_fn, optimizer, steps)
+        return Job(Meeting(rank, p, path), whole, wrap, *parts[rank], loss_fn, optimizer, steps)
 
     def where(cells: Sequence[float], rank: int) -> Place:
         step, _, since = Board.read(cells, rank)
@@ -195,8 +195,7 @@ def _way(
     weights: dict[str, Tensor],
 ) -> Way:
     where = _where(len(reports), "CPU", "gloo", available_cores(), None)
-    plain = [{n.removeprefix("module."): t for n, t in tensors.items()} for tensors in (gradients, weights)]  # DDP's
-    return Way(name, tuple(report.share for report in reports), tuple(losses), *plain, where)
+    return Way(name, tuple(report.share for report in reports), tuple(losses), gradients, weights, where)
 
 
 def _needs(way: Way, needed: Sequence[int]) -> Way:
@@ -225,7 +224,3 @@ def _weight_bytes(model: ModelLike) -> int:
 
 def _module(model: ModelLike) -> nn.Module:
     return model if isinstance(model, nn.Module) else nn.Sequential(*layers_of(model))
-
-
-def _threads(p: int) -> int:
-    return max(1, available_cores() // p)

@@ -29,7 +29,8 @@ def with_zero3(model: nn.Sequential, mesh: DeviceMesh) -> nn.Module:
     dropped again; gradients are summed and scattered back."""
     for layer in model:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def with_tp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -84,7 +85,8 @@ def by_rank(rows: Tensor, p: int) -> Tensor:
     >>> by_rank(torch.arange(12), p=2).tolist()
     [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
     """
-    return rows.unflatten(0, (3, p, -1)).transpose(0, 1).flatten(0, 2)
+    sorted_rows: Tensor = rows.unflatten(0, (3, p, -1)).transpose(0, 1).flatten(0, 2)
+    return sorted_rows
 
 
 def by_kind(rows: Tensor, p: int) -> Tensor:
@@ -93,4 +95,5 @@ def by_kind(rows: Tensor, p: int) -> Tensor:
     >>> by_kind(by_rank(torch.arange(12), p=2), p=2).tolist() == list(range(12))
     True
     """
-    return rows.unflatten(0, (p, 3, -1)).transpose(0, 1).flatten(0, 2)
+    sorted_rows: Tensor = rows.unflatten(0, (p, 3, -1)).transpose(0, 1).flatten(0, 2)
+    return sorted_rows
