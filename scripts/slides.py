@@ -20,6 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "slides"
 ALONE, FULL = 10, 20  # lines: longer code begins a slide; more code and output together take two
+BESIDE = 35  # words that have room below a picture, its caption included
 CAPTION = re.compile(r"\*Figure: ")
 
 
@@ -34,17 +35,27 @@ def spread(notebook: nbformat.NotebookNode) -> None:
     for cell in notebook.cells:
         if slide_type(cell) in {"skip", "notes"}:
             cells.append(cell)
-        elif cell.cell_type == "code":
+            continue
+        shown = [c for c in cells if slide_type(c) not in {"skip", "notes"}]
+        captioned = len(shown) > 1 and bool(CAPTION.match(shown[-1].source)) and has_picture(shown[-2])
+        if captioned and not slide_type(cell):
+            cell.metadata["slideshow"] = {"slide_type": "subslide"}
+        if cell.cell_type == "code":
             cells += parts_of(cell)
-        elif CAPTION.match(cell.source) and cells and has_picture(cells[-1]):
-            caption, _, rest = cell.source.partition("\n\n")
-            cells.append(new_markdown_cell(caption))
-            cell.source = rest
-            cell.metadata.setdefault("slideshow", {}).setdefault("slide_type", "subslide")
-            cells += [cell] if rest.strip() else []
+        elif CAPTION.match(cell.source) and shown and has_picture(shown[-1]):
+            cells += caption_of(cell)
         else:
             cells.append(cell)
     notebook.cells = cells
+
+
+def caption_of(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """A caption, which stays with its picture, and what stands behind it, on a slide of its own if there is much."""
+    caption, _, rest = cell.source.partition("\n\n")
+    if len(cell.source.split()) <= BESIDE:
+        caption, rest = cell.source, ""
+    behind = new_markdown_cell(rest, metadata={"slideshow": {"slide_type": slide_type(cell) or "subslide"}})
+    return [new_markdown_cell(caption), *([behind] if rest.strip() else [])]
 
 
 def parts_of(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:

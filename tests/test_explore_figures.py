@@ -100,7 +100,11 @@ def test_changes_say_what_moved_and_which_way():
         ("m", None, "m is the number of microbatches, a whole number from 1 to 64: got nothing"),
         ("m", True, "m is the number of microbatches, a whole number from 1 to 64: got True"),
         ("ratio", 0, "ratio is how many times as long as F a B takes, a number from 0.25 to 4: got 0"),
-        ("transfer", -1, "transfer is how long a tensor travels to another rank, in units of F, a number from 0 to 4: got -1"),
+        (
+            "transfer",
+            -1,
+            "transfer is how long a tensor travels to another rank, in units of F, a number from 0 to 4: got -1",
+        ),
         ("transfer", float("nan"), "got nan"),
         ("slow_factor", "2", "slow_factor is how many times slower the slow stage is, a number from 1 to 4: got '2'"),
     ],

@@ -14,7 +14,7 @@ from ppedu.explore import run as real
 from ppedu.explore.settings import Settings
 
 
-class RunStopped(Exception):
+class RunStopped(Exception):  # noqa: N818 - it is known by its name
     """Stands for ppedu.runtime.errors.RunStopped, which needs torch."""
 
 
@@ -214,7 +214,9 @@ def test_a_result_that_cannot_be_shown_says_why(view, trainer, monkeypatch):
 
 def test_an_end_before_its_time_is_told(view, trainer, monkeypatch):
     monkeypatch.setattr(FakeRun, "stopped", "the loss of microbatch 0 in step 1 is nan")
-    monkeypatch.setattr(FakeRun, "__init__", lambda self, schedule, t: self.__dict__.update(schedule=schedule, timeline=t))
+    monkeypatch.setattr(
+        FakeRun, "__init__", lambda self, schedule, t: self.__dict__.update(schedule=schedule, timeline=t)
+    )
     press(view, "run")
     trainer.finish(view)
     assert "It ended early: the loss of microbatch 0 in step 1 is nan." in view.run["text"]

@@ -164,7 +164,7 @@ def talk(path: Path) -> Path:
         cell(v4.new_code_cell, "import secret", "skip"),
         cell(v4.new_markdown_cell, "## One & two", "slide"),
         cell(v4.new_code_cell, "plot(t)", outputs=[picture]),
-        cell(v4.new_markdown_cell, "*Figure: predicted.*\n\nMore about it."),
+        cell(v4.new_markdown_cell, f"*Figure: predicted.*\n\n{'More about it. ' * 15}"),
         cell(v4.new_markdown_cell, "later", "fragment"),
         cell(v4.new_markdown_cell, "say this", "notes"),
         cell(v4.new_markdown_cell, "not this", "skip"),

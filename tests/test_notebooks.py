@@ -315,4 +315,20 @@ def test_a_changed_number_in_a_notebook_fails(root, tmp_path):
     done = nbval(changed, root, tmp_path)
     assert done.returncode == 1
     assert "1 failed" in done.stdout
-    assert re.search(r"makespan 21, bubble(.|\n)*makespan 22, bubble", done.stdout)
+    assert "Cell outputs differ" in done.stdout
+    assert "makespan 21, bubble" in done.stdout
+    assert "makespan 22, bubble" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("claim", "status"), [("1 < 2", 0), ("2 < 1", 1)])
+def test_a_measured_cell_may_print_anything_but_its_claim_must_hold(root, tmp_path, claim, status):
+    cell = v4.new_code_cell(
+        f"print('another time')\nassert {claim}",
+        execution_count=1,
+        metadata={"tags": ["nbval-ignore-output"]},
+        outputs=[v4.new_output("stream", text="one time")],
+    )
+    path = tmp_path / "00_test.ipynb"
+    nbformat.write(v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC}), path)
+    assert nbval(path, root, tmp_path).returncode == status

@@ -11,12 +11,22 @@ import threading
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import same_color
+from matplotlib.patches import Rectangle
 from runtime_helpers import Plain, assert_close, assert_equal_training, in_ranks
 from torch import nn
 
 import ppedu
 from ppedu.data import Batches
+from ppedu.exercises import nb01
 from ppedu.models import ByteGPT, next_byte_loss
+from ppedu.plot.shares import plot_shares
+from ppedu.plot.ways import KEPT, plot_ways
+from ppedu.runtime.balance import balance
 from ppedu.runtime.parallelisms import Comparison, RankShare, Way, ddp, one_device, pp, tp, zero3
 from ppedu.runtime.parallelisms.meters import Flops, sent_bytes
 from ppedu.runtime.parallelisms.ways import adamw
@@ -326,3 +336,57 @@ def test_ways_of_two_models_are_not_compared():
     with pytest.raises(ValueError, match="two models"):
         a.difference(b)
     assert a.difference(Way("PP", (), (), {"0.weight": torch.tensor([1.0, 1.5])}, {}, "")) == pytest.approx(1 / 3)
+
+
+@pytest.mark.slow
+def test_the_notebook_s_exercises_agree_with_what_is_measured(ways):
+    """Equal stages, and no rank that repeats anything: with more blocks, the measured shares come to these."""
+    everything = {name: ways[name, 4].ranks[1] for name in NAMES}
+    kept = nb01._kept(WEIGHTS, 4)  # float32 there, float64 here
+    assert 2 * kept["DDP"] == everything["DDP"].kept_bytes
+    assert 2 * kept["ZeRO-3"] == everything["ZeRO-3"].kept_bytes
+    assert 2 * kept["PP"] == pytest.approx(sum(r.kept_bytes for r in ways["PP", 4].ranks) / 4)
+    sent = nb01._sent(4, WEIGHTS * 8, BLOCKS, TOKENS * WIDTH * 8)
+    assert {name: share.needed_bytes for name, share in everything.items()} == sent
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.data())
+def test_the_notebook_s_best_cut_is_the_library_s(times, data):
+    p = data.draw(st.integers(1, len(times)))
+    assert nb01.largest(times, balance(times, p)) == nb01.smallest_largest(times, p)
+
+
+# pictures
+
+
+def test_the_drawing_shows_who_has_what():
+    """Area of the solid bars, in layers: what all ranks keep together, as the sketch has it."""
+    kept = {}
+    for name, panel in zip(("DDP", "ZeRO-3", "TP", "PP"), _panels(plot_ways(p=4, layers=8)), strict=True):
+        solid = [bar for bar in panel if same_color(bar.get_facecolor(), KEPT)]
+        whole = max(bar.get_width() for bar in panel)
+        kept[name] = sum(bar.get_width() for bar in solid) / whole
+    assert kept == pytest.approx({"DDP": 32, "ZeRO-3": 8, "TP": 8, "PP": 8})
+
+
+def _panels(ax: Axes) -> list[list[Rectangle]]:
+    """The bars of layers in each of the four panels."""
+    plt.close(ax.figure)
+    bars = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_height() == 13]
+    width = ax.get_xlim()[1] / 4
+    return [[bar for bar in bars if bar.get_x() // width == panel] for panel in range(4)]
+
+
+def test_the_drawing_refuses_unequal_stages():
+    with pytest.raises(ValueError, match=r"p=3 does not divide layers=8\. Take 9"):
+        plot_ways(p=3, layers=8)
+
+
+def test_the_bars_are_those_of_the_fullest_rank():
+    alone = Way("one device", (WHOLE,), (), {}, {}, "measured: 1 CPU process on 2 cores")
+    way = Way("PP", (share(), share(parameter_bytes=2_000_000, sent_bytes=None)), (), {}, {}, "measured: here")
+    ax = plot_shares(Comparison(alone, (way,)))
+    plt.close(ax.figure)
+    assert [bar.get_height() for bar in ax.patches[:2]] == [50, 100]
+    assert ax.get_label() == "PP: keeps 50 % of the weights, computes with 100 %, sends 12.00 MB a step"
+    assert "the fullest rank; measured: here" in [text.get_text() for text in ax.texts]

@@ -17,7 +17,8 @@ function render({ model, el }) {
     run.update();
     table.replaceChildren(h("div.verdict", { role: "status" }, model.get("verdict").map((one) => h("p", {}, one))), comparisonTable(model.get("rows"), model.get("budget")));
   };
-  for (const name of ["schedules", "budget", "overlay", "measured", "rows", "verdict", "p"]) on(`change:${name}`, update);
+  const later = soon(update);
+  for (const name of ["schedules", "budget", "overlay", "measured", "rows", "verdict", "p"]) on(`change:${name}`, later);
   update();
   live.switches.append(overlay.element);
   root.append(

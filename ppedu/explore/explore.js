@@ -11,21 +11,25 @@ function render({ model, el }) {
   const settings = settingControls(model, asker, on);
   const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
   const run = new RunPanel(model, live.tell, { ranks: () => model.get("p"), label: "Run for real" });
-  const table = h("div.figures", { role: "group", "aria-label": "figures" });
+  const moved = h("p.moved", { role: "status" });
+  const table = h("div");
   const update = () => {
     schedule.set(model.get("schedule"));
     overlay.set(model.get("overlay"));
     overlay.element.hidden = !model.get("measured");
     run.update();
-    table.replaceChildren(moveLine(model.get("moved")), ...figureTable(model.get("figures")).flat());
+    moved.replaceChildren(...moveLine(model.get("moved")));
+    table.replaceChildren(...figureTable(model.get("figures")).flat());
   };
-  for (const name of ["schedule", "overlay", "measured", "figures", "moved", "p"]) on(`change:${name}`, update);
+  const later = soon(update);
+  for (const name of ["schedule", "overlay", "measured", "figures", "moved", "p"]) on(`change:${name}`, later);
   update();
   live.switches.append(overlay.element);
   root.append(
     h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings.elements),
     live.error,
-    h("div.main", {}, h("div.left", {}, live.stage, live.transport.element, live.switches), table),
+    h("div.main", {}, h("div.left", {}, live.stage, live.transport.element, live.switches),
+      h("div.figures", { role: "group", "aria-label": "figures" }, moved, table)),
     run.element,
     live.note,
   );
@@ -40,8 +44,8 @@ const WAYS = { up: "up", down: "down", other: "changed" };
 
 /* What the last move was. */
 function moveLine(moved) {
-  if (!moved.what) return h("p.moved", {}, "Move a control: what it changes shows here.");
-  return h("p.moved", {}, "Last move: ", h("b", {}, moved.what), ` ${moved.before} → ${moved.after}`);
+  if (!moved.what) return ["Move a control: what it changes shows here."];
+  return ["Last move: ", h("b", {}, moved.what), ` ${moved.before} → ${moved.after}`];
 }
 
 /* A figure a row: what it is, its value and what it was, and the formula with its numbers. Why there is none stands once. */

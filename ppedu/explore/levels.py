@@ -140,5 +140,5 @@ def level_of(level: int | Level) -> Level:
     if isinstance(level, Level):
         return level
     if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= len(LEVELS):
-        raise ValueError(f"there are levels 1 to {len(LEVELS)}, or a ppedu.explore.levels.Level: level={level!r}")
+        raise ValueError(f"there are levels 1 to {len(LEVELS)}, or a Level of your own: level={level!r}")
     return LEVELS[level - 1]

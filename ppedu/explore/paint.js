@@ -134,7 +134,7 @@ function paintPhases(ctx, scene, lay, colors) {
 const showsPath = (scene, k) => scene.tracks[k + 1]?.group !== scene.tracks[k].group;
 
 /* For each track the operations of its critical path, or null where it does not show it. */
-const pathSets = (scene) => scene.tracks.map((track, k) => (showsPath(scene, k) ? new Set(track.path) : null));
+const pathSets = (scene) => scene.tracks.map((track, k) => (showsPath(scene, k) && track.path.length ? new Set(track.path) : null));
 
 /* Boxes with their texts. list: [[track, operation, rank]]. All boxes of one fill are one path: 2000 cost about as much
    as 20. paths: for each track the operations that stay in full colour, where the others are to be paler. */

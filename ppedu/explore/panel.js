@@ -13,6 +13,19 @@ function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/* A function that does something once for all calls of one moment: one message of the kernel changes many traits. */
+function soon(use) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    queueMicrotask(() => {
+      waiting = false;
+      use();
+    });
+  };
+}
+
 /* The root of a live view. JupyterLab runs its shortcuts (b: a cell below) before a widget sees a key, unless the focused
    element itself carries the attribute that switches them off. */
 function openRoot(el, label) {
@@ -34,10 +47,10 @@ function openRoot(el, label) {
 class Asker {
   constructor(model, root, notes, complete) {
     [this.model, this.root, this.notes, this.complete] = [model, root, notes, complete];
-    [this.asked, this.gesture, this.busy, this.next] = [0, 0, false, null];
+    [this.asked, this.gesture, this.busy, this.next] = [model.get("answered"), 0, false, null];
     this.heard = () => this.answer();
     model.on("change:answered", this.heard);
-    root.dataset.asked = root.dataset.answered = 0;
+    root.dataset.asked = root.dataset.answered = this.asked;
   }
 
   /* values: traits and what they are to be. A gesture is one drag, or one key: what "the last move" means. */
@@ -54,14 +67,20 @@ class Asker {
   send() {
     if (this.busy || !this.next) return;
     this.busy = true;
-    this.asked++;
-    this.tell({ do: "set", values: this.next, asked: this.asked, gesture: this.gesture });
+    this.tell({ do: "set", values: this.next, asked: this.stamp(), gesture: this.gesture });
     this.next = null;
+  }
+
+  /* A number that no answer had yet, also where the page was loaded anew, or shows the same view twice. */
+  stamp() {
+    this.asked = Math.max(this.asked, this.model.get("answered")) + 1;
+    this.root.dataset.asked = this.asked;
+    return this.asked;
   }
 
   tell(content) {
     clearTimeout(this.patience);
-    this.patience = setTimeout(() => this.notes("The kernel is busy: the picture follows when it is free."), 1500);
+    this.patience = setTimeout(() => this.notes("No answer from the kernel yet: it is busy, or gone."), 1500);
     try {
       this.model.send(content);
     } catch {
@@ -71,17 +90,16 @@ class Asker {
 
   answer() {
     clearTimeout(this.patience);
-    clearTimeout(this.quiet);
     this.notes("");
     if (this.model.get("answered") < this.asked) return;
     this.busy = false;
-    if (this.next) this.send();
-    else this.quiet = setTimeout(() => this.details(), 120);
+    this.send();
   }
 
   /* Ask for what belongs to the scene and was left out for speed, once the moves have settled. */
-  details() {
-    if (!this.complete()) this.model.send({ do: "details" });
+  details(wait = 120) {
+    clearTimeout(this.quiet);
+    this.quiet = setTimeout(() => this.busy || this.complete() || this.model.send({ do: "details" }), wait);
   }
 
   destroy() {
@@ -97,14 +115,15 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
   const limits = { min: range.low, max: range.high, step: range.step };
   const bar = h("input", { type: "range", id, ...limits, oninput: () => use(Number(bar.value)), onchange: settle });
   let typing = false; // what is being typed is not overwritten by an answer to an earlier move
+  const typed = () => {
+    typing = false;
+    use(box.value === "" ? null : Number(box.value));
+    settle();
+  };
   const box = h("input.number", {
     type: "number", ...limits, step: "any", "aria-label": `${label}, as a number`,
-    oninput: () => (typing = true),
-    onchange: () => {
-      typing = false;
-      use(box.value === "" ? null : Number(box.value));
-      settle();
-    },
+    oninput: () => (typing = true), onchange: typed,
+    onkeydown: (event) => event.key === "Enter" && typing && typed(), // JupyterLab lets Enter change nothing by itself
   });
   bar.addEventListener("pointerdown", settle);
   const element = h("div.control", { title }, h("label", { for: id }, label), bar, box);
@@ -254,22 +273,25 @@ function liveView(model, el, label) {
   const drawn = () => {
     view.show(JSON.parse(model.get("scene")));
     transport.update();
+    asker.details();
   };
   on("change:scene", drawn);
   on("change:details", () => view.detail(JSON.parse(model.get("details"))));
   on("change:error", () => (error.textContent = model.get("error")));
   on("change:answered", () => view.request()); // an answer without a new scene is painted, too
   error.textContent = model.get("error");
+  root.view = view; // for the browser's console, and for tests
   const { element: switches, set } = viewSwitches(model, root, view, on);
   set();
   drawn();
   view.detail(JSON.parse(model.get("details")));
+  on("change:critical_path", () => asker.details(0)); // which is one of them
   const destroy = () => {
     for (const [name, handler] of handlers) model.off(name, handler);
     asker.destroy();
     view.destroy();
   };
-  const tell = (content) => asker.tell({ ...content, asked: ++asker.asked });
+  const tell = (content) => asker.tell({ ...content, asked: asker.stamp() });
   return { root, view, asker, transport, stage, note, error, switches, on, tell, destroy };
 }
 
@@ -320,7 +342,8 @@ function settingControls(model, asker, on) {
     sliders.slow_factor.disable(model.get("slow_stage") === null, "Choose the slow stage first");
     sliders.transfer.disable(p === 1, "One rank sends no messages");
   };
-  for (const name of [...Object.keys(sliders), "slow_stage", "error", "answered"]) on(`change:${name}`, update);
+  const later = soon(update);
+  for (const name of [...Object.keys(sliders), "slow_stage", "error", "answered"]) on(`change:${name}`, later);
   update();
   const { p, m, ratio, transfer, slow_factor } = sliders;
   return { sliders, elements: [p.element, m.element, ratio.element, transfer.element, slow.element, slow_factor.element] };

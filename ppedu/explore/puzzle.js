@@ -3,15 +3,12 @@
 
 function render({ model, el }) {
   const live = liveView(model, el, "Build a pipeline schedule by hand");
-  const { root, view, asker, on } = live;
+  const { root, view, on } = live;
   for (const kind of ["F", "B"]) {
     root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, PALETTE[kind]);
     root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, textOn(PALETTE[kind]));
   }
-  const ask = (content) => {
-    root.dataset.asked = ++asker.asked;
-    asker.tell({ ...content, asked: asker.asked });
-  };
+  const ask = live.tell;
   const set = (values) => ask({ do: "set", values });
   const tray = new Tray((rank, move) => ask({ do: "place", rank, move }));
   const parts = [new Head(set), new Goals(), new Answer(set), tray, new Moves(ask, set), new Hints(set), new Saved(ask)];

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def puzzle(level: int | Level = 1) -> Puzzle:
     """Build a schedule by hand, by mouse or by keys: choose a rank and what it runs next.
 
-    level: 1 to 7, or a `ppedu.explore.levels.Level` of your own. The widget has a list of the levels.
+    level: 1 to 7, the levels that the widget lists; or one of your own (`from ppedu.explore.levels import Level`).
 
     A move that no schedule could be made of any more is refused with the reason. `view.text` is the position as CSV: keep
     it, and set it to come back. Raises ValueError for a level that there is not.

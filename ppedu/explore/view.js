@@ -43,6 +43,7 @@
      view.play() .pause() .playing .step(+1|-1) .seek(time|null) .time     time null: the whole picture, no cursor
      view.focus(target|null), view.target     what is pointed out, by pointer or by keys
      view.describe(target) -> {title, lines}  the words of the tip and of the live region
+     view.area(target) -> [left, top, width, height]   where it stands, in CSS pixels of the picture
      view.at(x, y) -> target                  hit test, in CSS pixels of the picture
      view.walk(target, key) -> target         what an arrow key, Home or End leads to
      view.destroy()
@@ -261,6 +262,11 @@ class TimelineView {
       this.live.textContent = [title, ...lines].join(". ");
     }
     this.calls.onFocus?.(target);
+  }
+
+  /* The rectangle of a target in CSS pixels of the picture: [left, top, width, height]. */
+  area(target) {
+    return areaOf(this.scene, this.lay, target);
   }
 
   walk(target, key) {

@@ -79,6 +79,7 @@ class View(anywidget.AnyWidget):
         self._real: RealRun | None = None
         super().__init__(run=State().plain(), fixed=self._fixed(), **given)
         self._refresh()
+        self._send_details()  # a page that is saved now has them, and reads without a kernel
         self.observe(self._moved, list(self.CHECKS))
         self.on_msg(self._hear)
 

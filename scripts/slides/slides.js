@@ -8,7 +8,7 @@ const SMALLEST = 0.6; // of the wished size of text: what does not fit then is c
 let section = "";
 for (const slide of slides) {
   const heading = slide.querySelector("h2");
-  section = heading ? heading.textContent : section;
+  section = heading ? heading.firstChild.textContent : section;
   slide.dataset.section = heading ? "" : section;
 }
 

@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # JupyterLab asks the network for news and for newer versions of itself unless it is told not to.
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
     "docmanager-extension/plugin": {"autosave": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},  # cells out of sight stay on the page
 }
 
 
@@ -76,10 +77,19 @@ class Lab:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values), "utf-8")
         self.log = (self.folder / "server.log").open("w+", encoding="utf-8")
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.port=0", "--ServerApp.port_retries=0"]
+        command = [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--ServerApp.port=0",
+            "--ServerApp.port_retries=0",
+        ]
         command += [f"--ServerApp.root_dir={self.books}", "--LabApp.expose_app_in_browser=True"]
         command += ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        self.process = subprocess.Popen(command, cwd=self.folder, env=self._environment(), stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, env=self._environment(), stdout=self.log, stderr=self.log
+        )
         try:
             self.url = wait_for("JupyterLab does not answer", self._answers, 60)
         except BaseException:
@@ -165,3 +175,77 @@ def set_theme(page: Any, name: str) -> None:
     page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
     light = str(name != "JupyterLab Dark").lower()
     page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=light)
+
+
+def python(page: Any, code: str) -> str:
+    """Run code in the notebook's kernel, beside its cells, and return what it printed."""
+    return str(
+        page.evaluate(
+            """async code => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const said = [];
+                const future = kernel.requestExecute({code, store_history: false});
+                future.onIOPub = ({content}) => said.push(content.text ?? (content.traceback ?? []).join("\\n"));
+                const {content} = await future.done;
+                if (content.status !== "ok") throw new Error(said.join(""));
+                return said.join("");
+            }""",
+            code,
+        )
+    )
+
+
+class LiveView:
+    """One of our widgets on the page, as a user meets it; and what to wait for."""
+
+    def __init__(self, page: Any, cell: int) -> None:
+        self.page = page
+        self.root = page.locator(".jp-Notebook-cell").nth(cell).locator(".ppedu")
+
+    def __getitem__(self, selector: str) -> Any:
+        return self.root.locator(selector)
+
+    def button(self, name: str) -> Any:
+        return self.root.get_by_role("button", name=name, exact=True)
+
+    def settled(self) -> LiveView:
+        """Wait until the answer to the last move has been painted."""
+        self.until("root => +root.dataset.answered >= +root.dataset.asked && !root.view.stale")
+        return self
+
+    def until(self, condition: str, arg: Any = None, seconds: float = 20) -> None:
+        """Wait until a function of the widget's root element, and of `arg`, is true."""
+        handle = self.root.element_handle()
+        text = f"([root, arg]) => ({condition})(root, arg)"
+        self.page.wait_for_function(text, arg=[handle, arg], timeout=1000 * seconds)
+
+    @property
+    def drawn(self) -> int:
+        """The number of the scene that is painted."""
+        return int(self.root.get_attribute("data-drawn"))
+
+    def pixels(self) -> str:
+        """The picture as it is painted."""
+        return str(self.root.evaluate("root => root.view.below.toDataURL()"))
+
+    def scene(self, get: str) -> Any:
+        """Something of the scene that is shown: "scene => ..."."""
+        return self.root.evaluate(f"root => ({get})(root.view.scene)")
+
+    def point(self, target: str) -> None:
+        """Move the mouse to the middle of a target, given as a function of track 0: "track => ({rank: 0, op: 3})"."""
+        area = self.root.evaluate(
+            f"""root => {{
+                const target = {{track: 0, ...({target})(root.view.scene.tracks[0])}};
+                root.view.above.scrollIntoView({{block: "center"}});
+                const [x, y, w, h] = root.view.area(target), box = root.view.above.getBoundingClientRect();
+                return [box.left + x + w / 2, box.top + y + h / 2];
+            }}"""
+        )
+        self.page.mouse.move(*area)
+
+    def tip(self) -> str:
+        """What stands in the tip, once there is one."""
+        tip = self.root.locator(".ppedu-tip")
+        tip.wait_for(state="visible")
+        return str(tip.inner_text())
