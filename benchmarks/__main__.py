@@ -7,29 +7,21 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 import ppedu
+from benchmarks.browser import live_views
+from benchmarks.table import line
 from benchmarks.torch_pipelining import run_torch
 from ppedu.data import batches
 from ppedu.models import ByteGPT, next_byte_loss
 
 OPERATION = 0.020  # seconds of a paced operation
 PACE = ppedu.Costs(forward=OPERATION, backward=OPERATION)
-
-
-def line(what: str, values: Sequence[float], bound: float | None = None, unit: str = "", more: bool = False) -> None:
-    """'what: median (lowest to highest), bound', and whether it holds."""
-    middle = statistics.median(values)
-    text = f"{what:<66} {middle:7.3f}{unit}  ({min(values):.3f} to {max(values):.3f})"
-    if bound is not None:
-        kept = middle >= bound if more else middle <= bound
-        text += f"  {'at least' if more else 'at most'} {bound:g}: {'kept' if kept else 'MISSED'}"
-    print(text, flush=True)
 
 
 def light(p: int, m: int) -> tuple[list[nn.Module], Any, Any]:
@@ -173,6 +165,7 @@ def importing(rounds: int) -> None:
 
 BENCHMARKS: dict[str, Callable[[int], None]] = {
     "pace": pace, "torch": versus_torch, "speedup": speedup, "start": start, "simulate": simulation, "import": importing,
+    "browser": live_views,
 }  # fmt: skip
 
 

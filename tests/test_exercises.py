@@ -20,9 +20,10 @@ from ppedu.exercises import kept, registry
 from ppedu.exercises.ask import Exercise, Question, Wrong
 from ppedu.exercises.call import is_stub
 from ppedu.exercises.collect import collect
-from ppedu.exercises.forms import Choice, Fields, MisreadError, Number, Order, Sequence, YesNo, open_answer
+from ppedu.exercises.forms import Choice, Fields, Number, Order, Sequence, YesNo
 from ppedu.exercises.grade import judge, predicted
 from ppedu.exercises.orders import Orders
+from ppedu.exercises.reading import MisreadError, open_answer
 from ppedu.exercises.registry import Asked
 from ppedu.exercises.result import Result
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ppedu.exercises.forms import MisreadError
+from ppedu.exercises.reading import MisreadError
 
 
 class _TimeIsUpError(BaseException):

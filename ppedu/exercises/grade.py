@@ -9,7 +9,8 @@ from typing import Any
 from ppedu.exercises import kept, registry
 from ppedu.exercises.ask import Exercise, Question, Wrong
 from ppedu.exercises.call import Called, call, is_stub, takes
-from ppedu.exercises.forms import Fields, Form, MisreadError, Number, open_answer, what
+from ppedu.exercises.forms import Fields, Form, Number
+from ppedu.exercises.reading import MisreadError, open_answer, what
 from ppedu.exercises.result import Result
 
 _OPEN = "Not attempted yet: put your answer in place of the dots or of None, then run this cell again."

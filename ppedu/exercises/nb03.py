@@ -70,20 +70,20 @@ QUESTIONS = (
     Question(
         "share of time that is lost",
         form=Number("per cent", rel=0.02),
-        answer=lambda: 100 * simulate(gpipe(p=4, m=8)).bubble_fraction,
-        because="Of 22 units each rank works 16 and waits 6: 6 / 22 = 3 / 11.",
+        answer=lambda: 100 * simulate(gpipe(p=4, m=6)).bubble_fraction,
+        because="Of 18 units each rank works 12 and waits 6: a third is lost.",
         wrong=(
             Wrong(
-                "a fraction for per cent", 3 / 11, "As a fraction you are right: in per cent it is 100 times as much."
+                "a fraction for per cent", 1 / 3, "As a fraction you are right: in per cent it is 100 times as much."
             ),
             Wrong(
                 "(p-1)/m is the share of time lost",
-                37.5,
-                "37.5 % is 6 units of waiting over 16 units of work, (p-1)/m. But the devices' time is work and waiting together, 22.",
+                50,
+                "50 % is 6 units of waiting over 12 units of work, (p-1)/m. But the devices' time is work and waiting together, 18.",
             ),
             Wrong(
                 "bubble for utilization",
-                100 * 8 / 11,
+                200 / 3,
                 "That is the share in which ranks work. What is lost is the rest.",
             ),
             Wrong(
@@ -92,14 +92,19 @@ QUESTIONS = (
                 "Even with many microbatches the last rank starts late and the first one waits for the last gradient.",
             ),
             Wrong(
+                "the bubble does not depend on m",
+                100 * 3 / 11,
+                "That is the share at m = 8. The waiting is the same 6 units, but here there is less work beside it.",
+            ),
+            Wrong(
                 "naive's bubble stays",
                 75,
                 "75 % was lost without microbatches. Now ranks work on different microbatches at the same time.",
             ),
             Wrong(
                 "only the warm-up is lost",
-                100 * 3 / 22,
-                "That counts 3 of 22 units, the warm-up or the cool-down alone. A rank loses 3 on the way down and 3 on the way up.",
+                100 * 3 / 18,
+                "That counts 3 of 18 units, the warm-up or the cool-down alone. A rank loses 3 on the way down and 3 on the way up.",
             ),
         ),
     ),
@@ -107,8 +112,8 @@ QUESTIONS = (
         "gradient without the 1/m",
         form=Number("times"),
         answer=lambda: 8.0,
-        because="A mean over 4 samples is 8 times as large a share of each of them as a mean over 32. Added up over 8 microbatches, "
-        "all of it is 8 times too large.",
+        because="In a mean over 4 samples each counts a quarter, in the mean over all 32 a thirty-second. So all of it is 8 times too "
+        "large.",
         wrong=(
             Wrong(
                 "gradients add up to the whole batch's",

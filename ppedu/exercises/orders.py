@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ppedu.exercises.forms import Form, MisreadError, Order, listed, what
+from ppedu.exercises.forms import Form, Order
+from ppedu.exercises.reading import MisreadError, listed, what
 from ppedu.schedule import Costs, Schedule, ScheduleError
 from ppedu.simulate import simulate
 from ppedu.timeline import Span, Timeline

@@ -21,6 +21,7 @@ function render({ model, el }) {
   for (const name of ["schedules", "budget", "overlay", "measured", "rows", "verdict", "p"]) on(`change:${name}`, later);
   update();
   live.switches.append(overlay.element);
+  live.view.set({ height: 320 }); // two schedules of four ranks are to be seen at once, on a projector too
   root.append(
     h("div.controls", { role: "group", "aria-label": "settings" }, schedules.element, settings.elements, budget.element),
     live.error,

@@ -10,12 +10,12 @@ from traitlets import Bool, Int, List, Unicode
 
 from ppedu.explore import assets
 from ppedu.explore.afford import Afford, afford
+from ppedu.explore.controls import LiveView
 from ppedu.explore.figures import listed
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
 from ppedu.explore.settings import RANGES, Settings, check_name
 from ppedu.explore.titles import caption, title
-from ppedu.explore.widget import LiveView
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 

@@ -10,12 +10,12 @@ import traitlets
 from traitlets import Bool, Dict, List, Unicode
 
 from ppedu.explore import assets
+from ppedu.explore.controls import LiveView
 from ppedu.explore.figures import Figure, changes, figures
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
 from ppedu.explore.settings import NAMES, Settings, check_name
 from ppedu.explore.titles import caption, title
-from ppedu.explore.widget import LiveView
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 

@@ -140,7 +140,7 @@ class Puzzle(View):
     def load(self, text: str) -> None:
         """Go to a position that was saved. Raises ScheduleError, with every reason, for what cannot be one."""
         self.game.load(text)
-        self._go(answer(self.game, None, "the text"))
+        self._go(answer(self.game, None, "loaded"))
 
     def _go(self, said: tuple[str, str]) -> None:
         self._answer = said
@@ -174,7 +174,7 @@ class Puzzle(View):
             self.hints = 0
         elif self.text != self.game.position.to_text():
             self.game.load(self.text)
-            self._answer = answer(self.game, None, "the text")
+            self._answer = answer(self.game, None, "loaded")
         self.text = self.game.position.to_text()
 
     def _key(self) -> _Shown:

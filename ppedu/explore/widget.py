@@ -1,4 +1,4 @@
-"""What the live views share: the controls as traitlets, moves and answers, errors that show, and the real run.
+"""What all live views share: moves and answers, errors that show in the widget, and the real run.
 
 The page sends a move as a message {do: "set", values, asked, gesture}; the answer is one message with everything that
 changed and `answered` = `asked`, so that the page sends its next move only then and a burst of moves settles at once.
@@ -15,21 +15,15 @@ from importlib import import_module
 from typing import Any
 
 import anywidget
-import traitlets
-from traitlets import Bool, Dict, Float, Int, TraitError, Unicode
+from traitlets import Bool, Dict, Int, TraitError, Unicode
 
 from ppedu.explore.run import MOST_RANKS, TOO_MANY, Job, RealRun, State
 from ppedu.explore.scene import Scene, Track, details, scene
-from ppedu.explore.settings import NAMES, RANGES, check_stage
 
 AT_ONCE = 300
 """Operations up to which a scene comes with its details at once; larger ones get them when the moves have settled."""
 
 Check = Callable[[Any, object], object]
-
-
-def _ranged(name: str) -> Check:
-    return lambda view, value: RANGES[name].check(name, value)
 
 
 def as_text(value: object, widget: object) -> str:
@@ -259,34 +253,3 @@ class View(anywidget.AnyWidget):
     def _said(self) -> str:
         """The view in one line: what notebooks store as its text."""
         raise NotImplementedError
-
-
-class LiveView(View):
-    """What the explorers have in common: the settings of settings.py as traits."""
-
-    p = Int(4).tag(sync=True)
-    m = Int(8).tag(sync=True)
-    ratio = Float(1.0).tag(sync=True)
-    transfer = Float(0.0).tag(sync=True)
-    slow_stage = Int(None, allow_none=True).tag(sync=True)
-    slow_factor = Float(2.0).tag(sync=True)
-
-    CHECKS: dict[str, Check] = {  # noqa: RUF012 - a table of the class
-        **{name: _ranged(name) for name in ("p", "m", "ratio", "transfer", "slow_factor")},
-        "slow_stage": lambda view, value: check_stage(value, view.p),
-    }
-
-    @traitlets.validate("p", "m", "ratio", "transfer", "slow_factor", "slow_stage")
-    def _validate_setting(self, proposal: Any) -> Any:
-        return self._validate(proposal)
-
-    def _fixed(self) -> dict[str, Any]:
-        ranges = {name: {"low": r.low, "high": r.high, "step": r.step} for name, r in RANGES.items()}
-        return {**super()._fixed(), "ranges": ranges, "names": NAMES}
-
-    def _follow(self) -> None:
-        if self.slow_stage is not None and self.slow_stage >= self.p:
-            self.slow_stage = self.p - 1  # the slow stage follows p
-
-    def _ranks(self) -> int:
-        return self.p

@@ -123,7 +123,7 @@ _RANK = (
     _Column("keeps, MB", "optimizer", lambda r: _mb(r.optimizer_bytes)),
     _Column("keeps, MB", "activations", lambda r: _mb(r.activation_bytes)),
     _Column("computes", "samples", lambda r: str(r.samples)),
-    _Column("computes", "with weights, MB", lambda r: _mb(r.used_bytes)),
+    _Column("computes", "weights, MB", lambda r: _mb(r.used_bytes)),
     _Column("computes", "MFLOP", lambda r: f"{r.flops / 1e6:,.0f}"),
     _Column("sends, MB", "needed", lambda r: _mb(r.needed_bytes)),
     _Column("sends, MB", "measured", lambda r: _mb(r.sent_bytes)),
@@ -132,9 +132,9 @@ _SHARES = (
     _Column("keeps, %", "weights", lambda r, whole: _part(r.parameter_bytes, whole.parameter_bytes)),
     _Column("keeps, %", "gradients", lambda r, whole: _part(r.gradient_bytes, whole.gradient_bytes)),
     _Column("keeps, %", "optimizer", lambda r, whole: _part(r.optimizer_bytes, whole.optimizer_bytes)),
-    _Column("computes", "samples", lambda r, whole: str(r.samples)),
-    _Column("computes", "with weights, %", lambda r, whole: _part(r.used_bytes, whole.used_bytes)),
-    _Column("computes", "FLOPs a sample, %", lambda r, whole: _part(r.flops_per_sample, whole.flops_per_sample)),
+    _Column("works on", "samples", lambda r, whole: str(r.samples)),
+    _Column("on a sample, %", "weights", lambda r, whole: _part(r.used_bytes, whole.used_bytes)),
+    _Column("on a sample, %", "FLOPs", lambda r, whole: _part(r.flops_per_sample, whole.flops_per_sample)),
     _Column("sends, MB", "needed", lambda r, whole: _mb(r.needed_bytes)),
     _Column("sends, MB", "measured", lambda r, whole: _mb(r.sent_bytes)),
 )
@@ -150,7 +150,7 @@ def _table(first: str, columns: Sequence[_Column], rows: Sequence[Sequence[str]]
     """Lines of text: headings over titles over rows, the first column to the left, numbers to the right."""
     titles = [first, *(column.title for column in columns)]
     widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    gaps = [0] + [4 if i == 0 or columns[i - 1].heading != c.heading else 2 for i, c in enumerate(columns)]
+    gaps = [0] + [3 if i == 0 or columns[i - 1].heading != c.heading else 2 for i, c in enumerate(columns)]
     head = " " * widths[0]
     for i, column in enumerate(columns):
         if i == 0 or columns[i - 1].heading != column.heading:
