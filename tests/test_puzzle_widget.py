@@ -194,6 +194,17 @@ def test_saved_text_leads_back(view):
     assert Puzzle(5, text=one.text).board["solved"]
 
 
+def test_what_was_loaded_is_told(view):
+    one = view(2)
+    say(one, "load", text="F0 F1\nF0")
+    assert one.board["said"] == ("placed", "3 of 8 operations are placed.")
+    say(one, "load", text=naive(2, 2).to_csv())
+    assert one.board["said"] == (
+        "done",
+        "It runs, but misses the goal: makespan 8, 2 over; bubble 50.0 %, 16.7 points over. This is naive.",
+    )
+
+
 def test_text_that_cannot_be_loaded(view):
     one = view(2)
     say(one, "place", rank=0, move="F0")

@@ -11,7 +11,7 @@ from traitlets import Bool, Dict, Int, Unicode
 
 from ppedu.explore import assets
 from ppedu.explore.levels import Level, level_of
-from ppedu.explore.puzzle_board import answer, board, picture
+from ppedu.explore.puzzle_board import Answer, board, picture, placed, reached, refused
 from ppedu.explore.puzzle_game import Game
 from ppedu.explore.puzzle_position import Position
 from ppedu.explore.puzzle_score import name_of
@@ -54,7 +54,7 @@ class _Shown:
     overlaid: bool
     legal: bool
     hints: int
-    answer: tuple[str, str]
+    answer: Answer
 
 
 class Puzzle(View):
@@ -87,7 +87,7 @@ class Puzzle(View):
         number = 0 if isinstance(level, Level) else level
         self._games = {number: Game(level_of(level))}
         self.game = self._games[number]
-        self._answer = answer(self.game, None, "")
+        self._answer = reached(self.game)
         self._timelines: dict[tuple[Level, Position], Timeline] = {}
         self._ran_at: tuple[Level, Position] | None = None
         super().__init__(**{"level": number, "text": self.game.position.to_text(), **given})
@@ -117,7 +117,7 @@ class Puzzle(View):
         """Let `move` ("F0") come next on `rank`. A move that cannot stand there changes nothing; the reason is returned."""
         reason = self.game.place(rank, move)
         name = move if isinstance(move, str) else self.game.position.schedule.short(move)
-        self._go(answer(self.game, reason, f"{name} on rank {rank}"))
+        self._go(placed(self.game, rank) if reason is None else refused(name, rank, reason))
         return reason
 
     def undo(self) -> bool:
@@ -140,9 +140,9 @@ class Puzzle(View):
     def load(self, text: str) -> None:
         """Go to a position that was saved. Raises ScheduleError, with every reason, for what cannot be one."""
         self.game.load(text)
-        self._go(answer(self.game, None, "loaded"))
+        self._go(reached(self.game))
 
-    def _go(self, said: tuple[str, str]) -> None:
+    def _go(self, said: Answer) -> None:
         self._answer = said
         with self._together():
             self.text = self.game.position.to_text()
@@ -169,12 +169,12 @@ class Puzzle(View):
             self._games[self.level] = Game(self.level)
         if self._games[self.level] is not self.game:
             self.game = self._games[self.level]
-            self._answer = answer(self.game, None, "")
+            self._answer = reached(self.game)
             self.text = self.game.position.to_text()  # first of all: the old one belongs to the level before
             self.hints = 0
         elif self.text != self.game.position.to_text():
             self.game.load(self.text)
-            self._answer = answer(self.game, None, "loaded")
+            self._answer = reached(self.game)
         self.text = self.game.position.to_text()
 
     def _key(self) -> _Shown:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ppedu.explore.levels import LEVELS, Level
 from ppedu.explore.puzzle_game import Game
@@ -62,21 +62,31 @@ def _open_end(game: Game, score: Score, gap: tuple[Any, ...]) -> tuple[Any, ...]
     return rank, start, end, message, following, waited
 
 
-def answer(game: Game, reason: Violation | None, move: str) -> tuple[str, str]:
-    """What the page says to a move: ("refused", why), or ("placed", what it led to), or ("solved", ...), or ("done", ...).
+Answer: TypeAlias = tuple[str, str]
+"""(kind, sentence): what the page says to a move. The kinds are start, placed, refused, undone, done and solved."""
 
-    move: what was done, in words; "" at the start.
-    """
-    if reason is not None:
-        return "refused", f"{move} cannot come next: {reason.message}."
+
+def refused(move: str, rank: int, reason: Violation) -> Answer:
+    """Why a move is none."""
+    return "refused", f"{move} on rank {rank} cannot come next: {reason.message}."
+
+
+def placed(game: Game, rank: int) -> Answer:
+    """What the last operation of a rank does there."""
+    if game.position.complete:
+        return reached(game)
+    action = game.position.schedule.orders[rank][-1]
+    said = f"{game.position.schedule.short(action)} on rank {rank}: placed."
+    waiting = next((w for w in game.score.waiting if (w.rank, w.action) == (rank, action)), None)
+    return "placed", said if waiting is None else f"{said} It has to wait: {waiting.message}."
+
+
+def reached(game: Game) -> Answer:
+    """Where the game stands, however it came there."""
+    score, there = game.score, sum(map(len, game.position.schedule.orders))
     if not game.position.complete:
-        if not move:
-            return "start", ""
-        waiting = [
-            w for w in game.score.waiting if f"{game.position.schedule.short(w.action)} on rank {w.rank}" == move
-        ]
-        return "placed", f"{move}: placed." + (f" It has to wait: {waiting[0].message}." if waiting else "")
-    score = game.score
+        total = 2 * game.level.p * game.level.m
+        return ("placed", f"{there} of {total} operations are placed.") if there else ("start", "")
     if score.solved:
         return "solved", f"Solved. {score.recognised}"
     missed = "; ".join(f"{goal.name} {goal.yours}, {goal.message}" for goal in score.goals if not goal.kept)

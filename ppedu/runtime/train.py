@@ -106,8 +106,9 @@ def train(
     pairs = pairs_of(programs)
     if not joined:
         _check_sendable(works)
+    told = progress if not joined or world.rank() == 0 else False  # one bar, not one a rank
     # The ranks of a launched run are watched from here, and Ctrl-C comes in only where nothing is left half done.
-    with nullcontext() if joined else interrupts_held(), _Collector(schedule, pace, steps, progress) as collector:
+    with nullcontext() if joined else interrupts_held(), _Collector(schedule, pace, steps, told) as collector:
         if joined:
             results = world.train_joined(works[world.rank()], pairs, device, collector.hear)
         else:

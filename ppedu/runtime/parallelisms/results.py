@@ -15,7 +15,7 @@ class RankShare:
     """What one rank keeps, computes and sends in one step.
 
     samples: of the batch, that it works on.
-    parameter_bytes, gradient_bytes, optimizer_bytes: kept here. activation_bytes: kept from forward to backward.
+    parameter_bytes, gradient_bytes, optimizer_bytes (AdamW's two numbers a weight): kept here. activation_bytes: kept from forward to backward.
     used_bytes: of the weights that its forward computes with, wherever they are kept.
     flops: operations of its matrix products, forward and backward.
     sent_bytes: through its sockets; None where the system does not count them.
@@ -120,10 +120,10 @@ def _part(number: float, whole: float) -> str:
 _RANK = (
     _Column("keeps, MB", "weights", lambda r: _mb(r.parameter_bytes)),
     _Column("keeps, MB", "gradients", lambda r: _mb(r.gradient_bytes)),
-    _Column("keeps, MB", "optimizer", lambda r: _mb(r.optimizer_bytes)),
+    _Column("keeps, MB", "AdamW", lambda r: _mb(r.optimizer_bytes)),
     _Column("keeps, MB", "activations", lambda r: _mb(r.activation_bytes)),
     _Column("computes", "samples", lambda r: str(r.samples)),
-    _Column("computes", "weights, MB", lambda r: _mb(r.used_bytes)),
+    _Column("computes", "weights", lambda r: _mb(r.used_bytes)),
     _Column("computes", "MFLOP", lambda r: f"{r.flops / 1e6:,.0f}"),
     _Column("sends, MB", "needed", lambda r: _mb(r.needed_bytes)),
     _Column("sends, MB", "measured", lambda r: _mb(r.sent_bytes)),
@@ -131,7 +131,7 @@ _RANK = (
 _SHARES = (
     _Column("keeps, %", "weights", lambda r, whole: _part(r.parameter_bytes, whole.parameter_bytes)),
     _Column("keeps, %", "gradients", lambda r, whole: _part(r.gradient_bytes, whole.gradient_bytes)),
-    _Column("keeps, %", "optimizer", lambda r, whole: _part(r.optimizer_bytes, whole.optimizer_bytes)),
+    _Column("keeps, %", "AdamW", lambda r, whole: _part(r.optimizer_bytes, whole.optimizer_bytes)),
     _Column("works on", "samples", lambda r, whole: str(r.samples)),
     _Column("on a sample, %", "weights", lambda r, whole: _part(r.used_bytes, whole.used_bytes)),
     _Column("on a sample, %", "FLOPs", lambda r, whole: _part(r.flops_per_sample, whole.flops_per_sample)),
@@ -147,19 +147,21 @@ def _span(cells: Sequence[str]) -> str:
 
 
 def _table(first: str, columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text: headings over titles over rows, the first column to the left, numbers to the right."""
+    """Lines of text: headings over titles over rows, the first column to the left, numbers to the right. Narrow enough for
+    a slide."""
     titles = [first, *(column.title for column in columns)]
     widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    gaps = [0] + [3 if i == 0 or columns[i - 1].heading != c.heading else 2 for i, c in enumerate(columns)]
-    head = " " * widths[0]
-    for i, column in enumerate(columns):
-        if i == 0 or columns[i - 1].heading != column.heading:
-            start = sum(widths[: i + 1]) + sum(gaps[: i + 2]) + max(0, widths[i + 1] - len(titles[i + 1]))
-            head = f"{head.ljust(start)}{column.heading}"
-    lines = [head]
-    for cells in (titles, *rows):
-        right = (
-            " " * gap + cell.rjust(width) for gap, cell, width in zip(gaps[1:], cells[1:], widths[1:], strict=True)
-        )
-        lines.append(cells[0].ljust(widths[0]) + "".join(right))
-    return lines
+    lines, before = [""] * (2 + len(rows)), first
+    for i, cells in enumerate(zip(titles, *rows, strict=True)):
+        heading = columns[i - 1].heading if i else ""
+        if heading != before:  # a group begins
+            lines = [f"{line}   " if i else line for line in lines]
+            lines[0] = f"{lines[0].ljust(len(lines[1]))}{heading}"
+        elif i:
+            lines[1:] = [f"{line} " for line in lines[1:]]
+        lines[1:] = [
+            line + (cell.rjust(widths[i]) if i else cell.ljust(widths[i]))
+            for line, cell in zip(lines[1:], cells, strict=True)
+        ]
+        before = heading
+    return [line.rstrip() for line in lines]

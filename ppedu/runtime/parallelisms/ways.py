@@ -33,35 +33,29 @@ TIMEOUT = 120.0  # seconds that one step may take
 
 
 def adamw(weights: Any) -> torch.optim.Optimizer:
-    """AdamW, which remembers two numbers of each weight."""
+    """What all ways train with. It remembers two numbers of each weight."""
     return torch.optim.AdamW(weights, lr=0.0003)
 
 
-def one_device(
-    model: ModelLike, batch: Batch, loss_fn: LossFn, *, optimizer: MakeOptimizer = adamw, steps: int = STEPS
-) -> Way:
+def one_device(model: ModelLike, batch: Batch, loss_fn: LossFn, *, steps: int = STEPS) -> Way:
     """Train a copy of `model` on `batch` for some steps in one process: what the four ways are compared with.
 
     model: a sequence of layers. batch: (inputs, targets), the same in each step. loss_fn: a mean over the samples.
     """
-    return _train_alike("one device", as_it_is, model, batch, loss_fn, 1, optimizer, steps, split=False)
+    return _train_alike("one device", as_it_is, model, batch, loss_fn, 1, steps, split=False)
 
 
-def ddp(
-    model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, optimizer: MakeOptimizer = adamw, steps: int = STEPS
-) -> Way:
+def ddp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
     """DistributedDataParallel: every rank has the whole model and a p-th of the batch.
 
     Needs to send 2 (p-1)/p N: a ring all-reduce of the gradients (Patarasuk and Yuan, 2009).
     Raises ValueError where p does not divide the batch.
     """
-    way = _train_alike("DDP", with_ddp, model, batch, loss_fn, p, optimizer, steps, split=True)
+    way = _train_alike("DDP", with_ddp, model, batch, loss_fn, p, steps, split=True)
     return _needs(way, [2 * (p - 1) * _weight_bytes(model) // p] * p)
 
 
-def zero3(
-    model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, optimizer: MakeOptimizer = adamw, steps: int = STEPS
-) -> Way:
+def zero3(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
     """ZeRO-3, as FSDP2 (`torch.distributed.fsdp.fully_shard`): every rank keeps a p-th of each weight, and has a p-th of
     the batch.
 
@@ -69,13 +63,11 @@ def zero3(
     gradients (Rajbhandari et al., ZeRO, 2020, section 7). Gloo has no reduce-scatter of its own: torch runs an all-reduce in
     its place, and 4 (p-1)/p N is sent. Raises ValueError where p does not divide the batch.
     """
-    way = _train_alike("ZeRO-3", with_zero3, model, batch, loss_fn, p, optimizer, steps, split=True)
+    way = _train_alike("ZeRO-3", with_zero3, model, batch, loss_fn, p, steps, split=True)
     return _needs(way, [3 * (p - 1) * _weight_bytes(model) // p] * p)
 
 
-def tp(
-    model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, optimizer: MakeOptimizer = adamw, steps: int = STEPS
-) -> Way:
+def tp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
     """Tensor parallelism: every rank has a p-th of the heads of each attention and of the columns of each MLP, and the
     whole batch. Embedding, norms and head are repeated on all ranks. The model is a `ppedu.models.ByteGPT`.
 
@@ -90,7 +82,7 @@ def tp(
     heads, width = blocks[0].attention.heads, blocks[0].attention.out.in_features
     if heads % p:
         raise ValueError(f"every rank takes as many heads: p={p} does not divide heads={heads}. Take a p that does")
-    way = _train_alike("TP", with_tp, model, batch, loss_fn, p, optimizer, steps, split=False)
+    way = _train_alike("TP", with_tp, model, batch, loss_fn, p, steps, split=False)
     for tensors in (way.gradients, way.weights):
         for name in tensors:
             if ".query_key_value." in name:
@@ -105,7 +97,6 @@ def pp(
     loss_fn: LossFn,
     schedule: Schedule,
     *,
-    optimizer: MakeOptimizer = adamw,
     steps: int = STEPS,
 ) -> Way:
     """Pipeline parallelism: every rank has its stages, and the whole batch in microbatches, as `ppedu.train` runs it.
@@ -123,7 +114,7 @@ def pp(
         mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
         work = Work(
             rank, schedule, programs[rank], {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn,
-            optimizer, [batch], steps, None, True, 1, 0,
+            adamw, [batch], steps, None, True, 1, 0,
         )  # fmt: skip
         return StageJob(Meeting(rank, p, path), work, programs)
 
@@ -145,7 +136,6 @@ def _train_alike(
     batch: Batch,
     loss_fn: LossFn,
     p: int,
-    optimizer: MakeOptimizer,
     steps: int,
     split: bool,
 ) -> Way:
@@ -161,7 +151,7 @@ def _train_alike(
     whole = _module(model)
 
     def job(rank: int, path: str) -> Job:
-        return Job(Meeting(rank, p, path), whole, wrap, *parts[rank], loss_fn, optimizer, steps)
+        return Job(Meeting(rank, p, path), whole, wrap, *parts[rank], loss_fn, adamw, steps)
 
     def where(cells: Sequence[float], rank: int) -> Place:
         step, _, since = Board.read(cells, rank)
