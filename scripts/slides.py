@@ -38,7 +38,8 @@ def spread(notebook: nbformat.NotebookNode) -> None:
             continue
         shown = [c for c in cells if slide_type(c) not in {"skip", "notes"}]
         captioned = len(shown) > 1 and bool(CAPTION.match(shown[-1].source)) and has_picture(shown[-2])
-        if captioned and not slide_type(cell):
+        full = bool(shown) and shown[-1].cell_type == "code" and len(shown[-1].source.splitlines()) > FULL
+        if (captioned or full) and not slide_type(cell):
             cell.metadata["slideshow"] = {"slide_type": "subslide"}
         if cell.cell_type == "code":
             cells += parts_of(cell)

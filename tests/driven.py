@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -31,10 +32,11 @@ class Driven:
 
     def __init__(self, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
         self.mark = uuid.uuid4().hex
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # who is killed cannot tidy up
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
-            start_new_session=True, cwd=cwd, env=environment(self.mark, env),
+            start_new_session=True, cwd=cwd, env=environment(self.mark, {"TMPDIR": self.folder.name, **(env or {})}),
         )  # fmt: skip
         self._lines: queue.Queue[str] = queue.Queue()
         self.errors: list[str] = []
@@ -92,3 +94,4 @@ class Driven:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+        self.folder.cleanup()

@@ -20,10 +20,10 @@ GONE = 3.0  # seconds after the end of a kernel within which no process of it is
 class Kernel:
     """A real kernel, as JupyterLab starts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.mark = uuid.uuid4().hex
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(env=environment(self.mark))
+        self.manager.start_kernel(env=environment(self.mark, {"TMPDIR": str(folder)}))  # who is killed cannot tidy up
         self.client = self._connect()
 
     def _connect(self) -> BlockingKernelClient:
@@ -67,8 +67,8 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    kernel = Kernel()
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    kernel = Kernel(tmp_path)
     yield kernel
     kernel.end()
     leftovers.gone_within(10, kernel.mark)

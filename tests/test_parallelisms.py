@@ -311,10 +311,10 @@ def test_a_way_reads_as_a_line_a_rank():
     way = Way("ZeRO-3", (share(), share(sent_bytes=None)), (), {}, {}, "measured: 2 CPU processes on 2 cores")
     assert repr(way).splitlines() == [
         "ZeRO-3 (measured: 2 CPU processes on 2 cores)",
-        "       keeps, MB                                    computes                      sends, MB",
-        "rank   weights  gradients  optimizer  activations   samples  weights, MB  MFLOP   needed  measured",
-        "0         1.00       1.00       2.00         0.50         4         4.00     80     9.00     12.00",
-        "1         1.00       1.00       2.00         0.50         4         4.00     80     9.00         -",
+        "       keeps, MB                             computes                sends, MB",
+        "rank   weights gradients AdamW activations   samples weights MFLOP   needed measured",
+        "0         1.00      1.00  2.00        0.50         4    4.00    80     9.00    12.00",
+        "1         1.00      1.00  2.00        0.50         4    4.00    80     9.00        -",
     ]
 
 
@@ -322,10 +322,10 @@ def test_a_comparison_reads_as_a_line_a_way():
     alone = Way("one device", (WHOLE,), (), {}, {}, "measured: 1 CPU process on 2 cores")
     sharded = Way("ZeRO-3", (share(), share(sent_bytes=13_000_000)), (), {}, {}, "measured: 2 CPU processes on 2 cores")
     assert repr(Comparison(alone, (sharded,))).splitlines() == [
-        "             keeps, %                        works on  on a sample, %   sends, MB",
-        "each rank    weights  gradients  optimizer   samples   weights  FLOPs   needed     measured",
-        "one device       100        100        100        16       100    100     0.00         0.00",
-        "ZeRO-3            25         25         25         4       100    100     9.00  12.00-13.00",
+        "             keeps, %                  works on   on a sample, %   sends, MB",
+        "each rank    weights gradients AdamW   samples    weights FLOPs    needed    measured",
+        "one device       100       100   100        16        100   100      0.00        0.00",
+        "ZeRO-3            25        25    25         4        100   100      9.00 12.00-13.00",
         "100 %: 4.00 MB of weights, 20 MFLOP a sample (measured: 2 CPU processes on 2 cores)",
     ]
 

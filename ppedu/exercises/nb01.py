@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, combinations, pairwise
+from typing import Any
 
 from ppedu.exercises.ask import Exercise, Question, Wrong
 from ppedu.exercises.forms import Choice, Fields, Number
@@ -34,11 +35,6 @@ def _kept(weights: float, p: int) -> dict[str, float]:
     return {"DDP": all_of_it, "ZeRO-3": all_of_it / p, "PP": all_of_it / p}
 
 
-def _kept_of_each(weight_bytes: float) -> Callable[[float, int], dict[str, float]]:
-    """The right rule with another number of bytes a weight."""
-    return lambda weights, p: {name: b * weight_bytes / 16 for name, b in _kept(weights, p).items()}
-
-
 def _sent(
     p: int,
     weights: float,
@@ -59,6 +55,11 @@ def _sent(
         "TP": tp * blocks * ring * part * activation,
         "PP": pp * activation,
     }
+
+
+def _only(way: str, **changed: Any) -> Callable[..., dict[str, float]]:
+    """A wrong answer for one way, whatever the others are."""
+    return lambda *case: {way: _sent(*case, **changed)[way]}
 
 
 def _sends_least() -> str:
@@ -191,38 +192,44 @@ EXERCISES = (
         wrong=(
             Wrong(
                 "weights alone",
-                _kept_of_each(WEIGHT),
-                "that is the weights alone. Each of them has a gradient, and AdamW remembers two numbers of it.",
+                lambda weights, p: {"DDP": WEIGHT * weights},
+                "your DDP counts the weights alone. Each of them has a gradient, and AdamW remembers two numbers of it.",
             ),
             Wrong(
                 "the optimizer is free",
-                _kept_of_each(WEIGHT + GRADIENT),
-                "that is weights and gradients. AdamW remembers two numbers of each weight, so it has half of all the bytes.",
+                lambda weights, p: {"DDP": (WEIGHT + GRADIENT) * weights},
+                "your DDP counts weights and gradients. AdamW remembers two numbers of each weight, so it has half of all the bytes.",
             ),
             Wrong(
                 "AdamW remembers one number",
-                _kept_of_each(WEIGHT + GRADIENT + ADAMW / 2),
-                "that counts one number a weight for AdamW. It keeps a mean of the gradients and a mean of their squares: two.",
+                lambda weights, p: {"DDP": (WEIGHT + GRADIENT + ADAMW / 2) * weights},
+                "your DDP counts one number a weight for AdamW. It keeps a mean of the gradients and a mean of their squares: two.",
             ),
             Wrong(
                 "DDP splits the model",
-                lambda weights, p: dict.fromkeys(("DDP", "ZeRO-3", "PP"), 16 * weights / p),
+                lambda weights, p: {"DDP": _kept(weights, p)["ZeRO-3"]},
                 "under DDP nothing of the model is split. Every rank has all of it, and a part of the batch.",
             ),
             Wrong(
                 "ZeRO-3 keeps the weights whole",
-                lambda weights, p: {**_kept(weights, p), "ZeRO-3": 4 * weights + 12 * weights / p},
+                lambda weights, p: {"ZeRO-3": WEIGHT * weights + (GRADIENT + ADAMW) * weights / p},
                 "your ZeRO-3 keeps whole weights, and splits gradients and AdamW's memory. That is ZeRO-2. ZeRO-3 splits the "
                 "weights as well.",
             ),
             Wrong(
+                "ZeRO-3 splits the weights alone",
+                lambda weights, p: {"ZeRO-3": WEIGHT * weights / p + (GRADIENT + ADAMW) * weights},
+                "your ZeRO-3 splits the weights, and keeps all gradients and all of AdamW's memory. It splits those as well: a rank "
+                "updates its own part of the weights only.",
+            ),
+            Wrong(
                 "ZeRO-3 keeps what it gathers",
-                lambda weights, p: {**_kept(weights, p), "ZeRO-3": 16 * weights},
+                lambda weights, p: {"ZeRO-3": _kept(weights, p)["DDP"]},
                 "your ZeRO-3 keeps everything. It does gather whole layers, but drops them after use: it keeps its part only.",
             ),
             Wrong(
                 "PP keeps the whole model",
-                lambda weights, p: {**_kept(weights, p), "PP": 16 * weights},
+                lambda weights, p: {"PP": _kept(weights, p)["DDP"]},
                 "your PP keeps the whole model on each rank. A rank has the layers of its stage and no others.",
             ),
         ),
@@ -243,43 +250,44 @@ EXERCISES = (
         wrong=(
             Wrong(
                 "an all-reduce goes round once",
-                partial(_sent, ring=1),
-                "an all-reduce first adds up the parts and then hands the sums round: the ring is gone round twice.",
+                _only("DDP", ring=1),
+                "your DDP goes round once. An all-reduce first adds up the parts and then hands the sums round: twice.",
+            ),
+            Wrong(
+                "a ring costs whole tensors",
+                lambda p, weights, blocks, activation: {"DDP": 2 * weights},
+                "your ranks send whole tensors round. Each has a p-th of the tensor already, so (p - 1) / p of it has to move.",
             ),
             Wrong(
                 "ZeRO-3 gathers once",
-                partial(_sent, zero=2),
+                _only("ZeRO-3", zero=2),
                 "your ZeRO-3 gathers the weights once. After the forward it has dropped them, and the backward needs them again.",
             ),
             Wrong(
                 "what gloo does is what is needed",
-                partial(_sent, zero=4),
+                _only("ZeRO-3", zero=4),
                 "your ZeRO-3 sends what gloo was seen to send. What the algorithm needs is a reduce-scatter, half an all-reduce.",
             ),
             Wrong(
                 "TP talks in the forward only",
-                partial(_sent, tp=2),
-                "your TP has two all-reduces a block. That is the forward: the backward has two more.",
+                _only("TP", tp=2),
+                "your TP has half of what it should. Are there all four all-reduces of a block, two of them in the backward? And does "
+                "each count as 2 (p - 1) / p?",
+            ),
+            Wrong(
+                "TP talks once a step",
+                lambda p, weights, blocks, activation: {"TP": _sent(p, weights, 1, activation)["TP"]},
+                "your TP talks in one block. Each of the {blocks} blocks is split, and in each of them the parts have to be added up.",
             ),
             Wrong(
                 "PP talks in the forward only",
-                partial(_sent, pp=1),
+                _only("PP", pp=1),
                 "your PP rank sends its activation down. It also sends a gradient up, to the rank before it.",
             ),
             Wrong(
                 "PP sends for every block",
-                lambda p, weights, blocks, activation: {
-                    **_sent(p, weights, blocks, activation),
-                    "PP": 2 * blocks * activation,
-                },
+                lambda p, weights, blocks, activation: {"PP": 2 * blocks * activation},
                 "your PP sends something for each block. Blocks of one stage are on one rank: only what crosses a cut is sent.",
-            ),
-            Wrong(
-                "a ring costs whole tensors",
-                lambda p, weights, blocks, activation: {
-                    "DDP": 2 * weights, "ZeRO-3": 3 * weights, "TP": 8 * blocks * activation, "PP": 2 * activation,
-                },
-                "your ranks send whole tensors round. Each has a p-th of the tensor already, so (p - 1) / p of it has to move.",
             ),
         ),
     ),

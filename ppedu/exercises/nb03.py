@@ -284,6 +284,12 @@ EXERCISES = (
                 "warm-up counts the same way.",
             ),
             Wrong(
+                "only what stands between the first B and the last F is turn-taking",
+                {"1F1B: rank 0 by order": (3, 2, 3)},
+                "You cut right before the first backward and right after the last forward. The turn-taking is made of whole pairs: F2 B0 and "
+                "F3 B1 belong to it.",
+            ),
+            Wrong(
                 "the last pair's backward counts as cool-down",
                 {"1F1B: rank 0 by order": (2, 3, 3)},
                 "You counted B1 to the cool-down. It is the backward of the last pair, F3 B1: the turn-taking ends with it.",

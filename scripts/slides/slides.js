@@ -14,6 +14,14 @@ for (const slide of slides) {
 
 document.body.classList.add("shown");
 
+// A table keeps its lines: where they are wider than the slide its letters get smaller; sentences wrap instead.
+function narrow(pre) {
+  pre.style.fontSize = "";
+  const share = pre.clientWidth / pre.scrollWidth;
+  pre.classList.toggle("long", share < 0.74);
+  if (share < 1 && share >= 0.74) pre.style.fontSize = `${parseFloat(getComputedStyle(pre).fontSize) * share * 0.995}px`;
+}
+
 function fit(slide) {
   const inner = slide.querySelector(".fit");
   const pictures = [...slide.querySelectorAll(".output_png img")];
@@ -22,6 +30,7 @@ function fit(slide) {
   let size = 1;
   for (; size > SMALLEST; size -= 0.02) {
     slide.style.setProperty("--fit", size.toFixed(2));
+    slide.querySelectorAll(".output_text pre").forEach(narrow);
     height(0);
     const rest = inner.scrollHeight; // pictures take what the text leaves, if that is enough for them
     height(Math.max(pictures.length > 1 ? 240 : 440, (room - rest) / (pictures.length || 1)));

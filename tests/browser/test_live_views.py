@@ -87,9 +87,17 @@ def test_hovering_a_bubble_says_why_it_is_there(explore):
 
 def test_play_ends_at_the_makespan(explore):
     explore.root.get_by_label("speed", exact=True).select_option("4")
+    explore.root.evaluate(
+        """root => {
+            root.latest = 0;
+            const seen = new MutationObserver(() => root.latest = Math.max(root.latest, +root.dataset.time));
+            seen.observe(root, {attributes: true, attributeFilter: ["data-time"]});
+        }"""
+    )
     explore.button("▶ Play").click()
     explore.until("root => root.dataset.time > 0 && root.dataset.time < 22")
     explore.until("root => root.dataset.time === '22' && !root.view.playing")
+    assert explore.root.evaluate("root => root.latest") == 22, "and not beyond"
     assert explore[".ppedu-now"].inner_text() == "22 of 22"
     explore.button("▶ Play").wait_for()
     explore.button("Show all").click()
@@ -319,6 +327,7 @@ def test_the_dark_theme_is_followed(explore, compare, puzzle):
 
 @pytest.mark.parametrize("width", [1280, 640])
 def test_nothing_runs_out_of_its_column(page, width):
+    python(page, "built.level = 5")
     page.set_viewport_size({"width": width, "height": 720})
     for number in (1, 2, 3):
         view = LiveView(page, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from torch import Tensor
 
@@ -147,21 +148,16 @@ def _span(cells: Sequence[str]) -> str:
 
 
 def _table(first: str, columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text: headings over titles over rows, the first column to the left, numbers to the right. Narrow enough for
-    a slide."""
-    titles = [first, *(column.title for column in columns)]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    lines, before = [""] * (2 + len(rows)), first
-    for i, cells in enumerate(zip(titles, *rows, strict=True)):
-        heading = columns[i - 1].heading if i else ""
-        if heading != before:  # a group begins
-            lines = [f"{line}   " if i else line for line in lines]
-            lines[0] = f"{lines[0].ljust(len(lines[1]))}{heading}"
-        elif i:
-            lines[1:] = [f"{line} " for line in lines[1:]]
-        lines[1:] = [
-            line + (cell.rjust(widths[i]) if i else cell.ljust(widths[i]))
-            for line, cell in zip(lines[1:], cells, strict=True)
-        ]
-        before = heading
-    return [line.rstrip() for line in lines]
+    """Lines of text, narrow enough for a slide: headings over titles over rows. Numbers stand to the right."""
+    names, *cells = zip((first, *(c.title for c in columns)), *rows, strict=True)
+    blocks = [_block("", [names], str.ljust)]
+    for heading, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].heading):
+        blocks.append(_block(heading, [texts for _, texts in group], str.rjust))
+    return ["   ".join(parts).rstrip() for parts in zip(*blocks, strict=True)]
+
+
+def _block(heading: str, columns: Sequence[Sequence[str]], put: Callable[[str, int], str]) -> list[str]:
+    """The columns under one heading, as lines of one length."""
+    even = [[put(text, max(map(len, column))) for text in column] for column in columns]
+    lines = [heading, *(" ".join(parts) for parts in zip(*even, strict=True))]
+    return [line.ljust(max(map(len, lines))) for line in lines]

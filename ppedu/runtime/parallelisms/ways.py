@@ -24,7 +24,7 @@ from ppedu.runtime.run import _where, available_cores, step_timeline
 from ppedu.runtime.split import ModelLike, layers_of, stage_parameter_names, stages_of
 from ppedu.runtime.stage import LossFn
 from ppedu.runtime.train import place_of
-from ppedu.runtime.work import MakeOptimizer, Work
+from ppedu.runtime.work import Work
 from ppedu.runtime.world import Rendezvous
 from ppedu.schedule import Kind, Schedule
 
