@@ -222,14 +222,14 @@ _QUIZ = {
     "In 1F1B with p=4 and m=8, rank 0 runs B0 right after F3": True,
     "In non-interleaved 1F1B, forwards and backwards do not alternate": False,
     "All stages need the same warm-up": False,
-    "With twice as many microbatches of the same size, 1F1B holds no more activations": True,
+    "With p=4 and m=32 in place of 16, 1F1B holds no more activations": True,
     "O(p) memory means that memory no longer depends on the model": False,
     "Where memory is short, 1F1B can finish a batch sooner than GPipe": True,
 }
 _TRUE_ONES = {
     "In 1F1B with p=4 and m=8, rank 0 runs B0 right after F3": "Count: F0 F1 F2 to warm up, then the first pair. What stands "
     "second in it?",
-    "With twice as many microbatches of the same size, 1F1B holds no more activations": "What does the peak of rank i depend "
+    "With p=4 and m=32 in place of 16, 1F1B holds no more activations": "What does the peak of rank i depend "
     "on, p - i, once there are that many microbatches?",
     "Where memory is short, 1F1B can finish a batch sooner than GPipe": "With room for four, GPipe took 56 units and 1F1B 38.",
 }

@@ -305,6 +305,24 @@ EXERCISES = (
                 _most_m,
                 "p is right, and that m fits. But it is not the fastest: small microbatches cost time.",
             ),
+            Wrong(
+                "too few devices",
+                lambda memory, time: (1, 1),
+                "{got}: on so few devices no m fits into {memory} GB and {time} ms.",
+                when=lambda got, want, memory, time: got[0] < want[0],
+            ),
+            Wrong(
+                "too many devices",
+                lambda memory, time: (2 * _plan(memory, time)[0], 8),
+                "{got}: fewer devices will do for {memory} GB and {time} ms.",
+                when=lambda got, want, memory, time: got[0] > want[0],
+            ),
+            Wrong(
+                "m does not fit",
+                lambda memory, time: (_plan(memory, time)[0], 1),
+                "{got}: p is right, but with this m the step does not fit into {memory} GB and {time} ms.",
+                when=lambda got, want, memory, time: got[0] == want[0] and got[1] not in _fitting(memory, time, got[0]),
+            ),
         ),
     ),
 )

@@ -13,7 +13,6 @@ function render({ model, el }) {
   const tray = new Tray((rank, move) => ask({ do: "place", rank, move }));
   const parts = [new Head(set), new Goals(), new Answer(set), tray, new Moves(ask, set), new Hints(set), new Saved(ask)];
   const [head, goals, said, , moves, hints, saved] = parts;
-  view.set({ height: 240 }); // the tray is to be seen with the picture
   const overlay = toggle("measured", (value) => set({ overlay: value }));
   live.switches.append(overlay.element);
   const run = new RunPanel(model, ask, { ranks: () => model.get("board").ranks, label: "Run for real" });
@@ -29,8 +28,11 @@ function render({ model, el }) {
       run.go.title = "Place every operation first: only a whole schedule can run";
     }
     root.dataset.placed = board.placed;
+    // The tray is to be seen with the picture; what was measured needs more room, and the tray is full then.
+    const height = view.scene.tracks.length > 1 ? 420 : 240;
+    if (view.options.height !== height) view.set({ height });
   };
-  for (const name of ["board", "text", "overlay", "measured", "run"]) on(`change:${name}`, update);
+  for (const name of ["board", "scene", "text", "overlay", "measured", "run"]) on(`change:${name}`, update);
   view.calls.onPick = (target) => tray.choose(target.rank);
   view.calls.keys = (event) => moves.key(event) || tray.letter(event);
   tray.keys = (event) => moves.key(event);

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import struct
+import sys
 import threading
 from importlib import import_module
-from multiprocessing import process as mp_process
+from types import FrameType
 
 MODULES = (
     "cloudpickle",
@@ -25,9 +28,9 @@ def _load() -> None:
         import_module(name)
 
 
-def _load_in_fork_server() -> None:
+def _load_in_fork_server(served: int) -> None:
     loaded = threading.Event()
-    guard = threading.Thread(target=_end_if_orphaned, args=(os.getppid(), loaded), daemon=True)
+    guard = threading.Thread(target=_end_if_orphaned, args=(served, loaded), daemon=True)
     guard.start()
     try:
         _load()
@@ -38,14 +41,30 @@ def _load_in_fork_server() -> None:
     gc.freeze()  # a collection in a rank would write to, and so copy, every page that the ranks share
 
 
-def _end_if_orphaned(parent: int, loaded: threading.Event) -> None:
+def _end_if_orphaned(served: int, loaded: threading.Event) -> None:
     """A fork server sees that its parent is gone once it serves; until then, which takes seconds, this looks for it."""
     while not loaded.wait(0.1):
-        if os.getppid() != parent:
+        if os.getppid() != served:
             os._exit(1)
 
 
-if mp_process.parent_process() is None:
-    _load_in_fork_server()
-else:
+def _served() -> int | None:
+    """In a fork server, the process that it serves, or served: the one that made its socket, which is an argument of the
+    main() that imports us. (Who asked for its parent only now could be an orphan already, and take init for it.)"""
+    if sys.platform != "linux":
+        return None
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "multiprocessing.forkserver" and "listener_fd" in frame.f_locals:
+            with socket.socket(fileno=os.dup(frame.f_locals["listener_fd"])) as listener:
+                who = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return int(struct.unpack("3i", who)[0])
+        frame = frame.f_back
+    return None
+
+
+_parent = _served()
+if _parent is None:
     _load()
+else:
+    _load_in_fork_server(_parent)
