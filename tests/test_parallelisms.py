@@ -31,7 +31,7 @@ from ppedu.runtime.parallelisms import Comparison, RankShare, Way, ddp, one_devi
 from ppedu.runtime.parallelisms.meters import Flops, sent_bytes
 from ppedu.runtime.parallelisms.ways import adamw
 
-BLOCKS, WIDTH, LENGTH, SAMPLES, STEPS = 4, 32, 16, 8, 3
+BLOCKS, WIDTH, LENGTH, SAMPLES, STEPS = 4, 32, 16, 8, 2
 TOKENS = SAMPLES * LENGTH
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a socket")
 
@@ -209,7 +209,13 @@ def test_a_failure_names_its_rank():
         ),
         (lambda: tp(model(), batch(), next_byte_loss, p=3), ValueError, "p=3 does not divide heads=4"),
         (lambda: tp(nn.Sequential(nn.Linear(2, 2)), batch(), next_byte_loss, p=2), TypeError, "ppedu.models.ByteGPT"),
-        (lambda: ddp(model(), batch(), next_byte_loss, p=0), ValueError, "a whole number of at least 1: p=0"),
+        (
+            lambda: ddp(model(), batch(), next_byte_loss, p=0),
+            ValueError,
+            "p is the number of ranks, a whole number of at least 1, and not 0",
+        ),
+        (lambda: tp(model(), batch(), next_byte_loss, p=2, steps=0), ValueError, "at least 1, and not 0"),
+        (lambda: pp(model(), batch(), next_byte_loss, ppedu.naive(2), steps=0), ValueError, "at least 1, and not 0"),
         (lambda: pp(model(), batch(), next_byte_loss, ppedu.gpipe(2, 9)), ValueError, "cannot be cut into m=9"),
         (lambda: pp(model(), batch(), next_byte_loss, ppedu.gpipe(5, 1)), ValueError, "p=5 stages are more than the 4"),
     ],
