@@ -208,7 +208,9 @@ class Fields(Form):
         return ", ".join(f'"{k}": {"open" if value[k] is None else f.show(value[k])}' for k, f in self.of.items())
 
     def differs(self, got: Any, want: Any) -> str:
-        return "not right yet: " + ", ".join(f'"{key}"' for key in self.wrong(got, want)) + "."
+        wrong, still_open = self.wrong(got, want), [key for key in self.of if got[key] is None]
+        said = "not right yet" if wrong else "still open"
+        return f"{said}: " + ", ".join(f'"{key}"' for key in wrong or still_open) + "."
 
 
 @dataclass(frozen=True)

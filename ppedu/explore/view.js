@@ -412,7 +412,8 @@ function samePlaces(a, b) {
 /* What a screen reader says of the picture as a whole. */
 function spoken(scene) {
   const tracks = scene.tracks.map((track) => [...track.title, track.word].filter(Boolean).join(", "));
-  return `${tracks.join("; ")}. ${scene.caption} Arrow keys walk from operation to operation, space plays.`;
+  const titles = tracks.filter(Boolean).map((text) => `${text}.`);
+  return [...titles, scene.caption, "Arrow keys walk from operation to operation, space plays."].join(" ");
 }
 
 /* The words for a target, from what Python computed: {title, lines}. */

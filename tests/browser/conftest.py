@@ -13,6 +13,7 @@ CELLS = (
     "one = ppedu.explore(p=4, m=8); one",
     "two = ppedu.explore_compare(p=4, m=8); two",
     "built = ppedu.puzzle(level=1); built",
+    "built",
 )
 
 
@@ -38,7 +39,7 @@ def notebook(lab: Lab, complaints: list[str]) -> Iterator[Any]:
         page = one.new_page(viewport={"width": 1280, "height": 720})
         page.on("pageerror", lambda error: complaints.append(str(error)))
         run_all(page, lab.write("live.ipynb", CELLS))
-        page.wait_for_function("document.querySelectorAll('.ppedu[data-drawn]').length === 3", timeout=30_000)
+        page.wait_for_function("document.querySelectorAll('.ppedu[data-drawn]').length === 4", timeout=30_000)
         yield page
 
 

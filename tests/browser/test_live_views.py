@@ -124,7 +124,7 @@ def test_the_picture_by_keys(explore):
     explore.until("root => root.dataset.time === '1'")
     page.keyboard.press("Escape")
     explore.until("root => root.dataset.time === ''")
-    assert page.evaluate("document.querySelectorAll('.jp-Notebook-cell').length") == 4, (
+    assert page.evaluate("document.querySelectorAll('.jp-Notebook-cell').length") == 5, (
         "b and the like are not JupyterLab's here"
     )
 
@@ -234,6 +234,22 @@ def test_legal_moves_hints_and_undo(puzzle):
     puzzle.button("Hint (3)").click()
     puzzle.settled()
     assert puzzle[".ppedu-hints li"].all_inner_texts() == ["Each rank runs two operations: F0, and later B0."]
+
+
+def test_the_same_view_shown_twice_stays_the_same(puzzle):
+    """Answers are counted so that neither of the two waits for one that the other has had."""
+    again = LiveView(puzzle.page, 4).settled()
+    for view, other, rank, name in (
+        (puzzle, again, 0, "F0"),
+        (again, puzzle, 1, "F0"),
+        (again, puzzle, 1, "B0"),
+        (puzzle, again, 0, "B0"),
+    ):
+        cell(view, rank, name).click()
+        view.settled()
+        other.until("(root, placed) => root.dataset.placed === placed", view.root.get_attribute("data-placed"))
+    assert "Solved" in again[".ppedu-answer"].inner_text()
+    assert "Solved" in puzzle[".ppedu-answer"].inner_text()
 
 
 def test_a_position_is_saved_and_loaded_as_text(puzzle):
