@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ppedu import __version__
@@ -16,6 +17,7 @@ from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
     from rich.table import Table
 
     from ppedu.runtime.run import Run
@@ -138,6 +140,9 @@ def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) 
             raise ValueError(f"--{name} is at least {least}: {getattr(options, name)}")
     if not 0 < options.learning_rate < 1e3:
         raise ValueError(f"--learning-rate is above 0: {options.learning_rate}")
+    if abs(options.seed) >= 2**62:
+        raise ValueError(f"--seed is between -2^62 and 2^62: {options.seed}")
+    _make(options.out)  # before the training, so that no run is lost
     run = train_course(
         schedule, pace, samples=options.sequences * options.m, steps=options.steps, blocks=options.blocks,
         width=options.width, context=options.context, learning_rate=options.learning_rate, seed=options.seed,
@@ -162,7 +167,7 @@ def _compare(options: argparse.Namespace) -> None:
     whole = None if pace is None else _times(options.m, pace)
     cases = [(naive(options.p), whole)] + [(SCHEDULES[k](options.p, options.m), pace) for k in ("gpipe", "1f1b")]
     pairs = [_train(options, schedule, its) for schedule, its in cases]
-    _show(_compare_table(pairs))
+    _show(_compare_table(pairs), _compare_table(pairs, tall=True))
     from ppedu.plot import plot_compare
 
     axes = plot_compare([t for pair in pairs for t in (pair.predicted, pair.measured)], in_flight=False)
@@ -192,24 +197,38 @@ def _run_table(pair: Pair) -> Table:
     return table
 
 
-def _compare_table(pairs: Sequence[Pair]) -> Table:
-    table = _table(
-        f"p={pairs[0].run.schedule.num_ranks} ranks, the same weights and batches",
-        ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", "peak in flight\nby rank",
-         "peak activations\nrank 0", "loss\nstep by step"],
-    )  # fmt: skip
-    for pair in pairs:
-        run, both = pair.run, (pair.predicted, pair.measured)
-        table.add_row(
-            run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
-            *(_time(t.makespan) for t in both),
-            *(f"{t.utilization:.1%}" for t in both),
-            " ".join(map(str, pair.measured.peak_in_flight)),
-            _bytes(run.peak_activation_bytes[0]),
-            " ".join(f"{x:.3f}" for x in run.losses),
-        )
+def _compare_table(pairs: Sequence[Pair], tall: bool = False) -> Table:
+    """One schedule a row; or, `tall`, one a column, for narrow terminals."""
+    title = f"p={pairs[0].run.schedule.num_ranks} ranks, the same weights and batches"
+    rows = [_compare_row(pair) for pair in pairs]
+    if tall:
+        figures = ["", "makespan, predicted", "measured", "busy, predicted", "measured", "peak in flight, by rank",
+                   "peak activations, rank 0", "loss, step by step"]  # fmt: skip
+        (_, *heads), *lines = zip(figures, *rows, strict=True)
+        table = _table(title, ["", *heads])
+    else:
+        lines = [tuple(row) for row in rows]
+        table = _table(
+            title,
+            ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", "peak in flight\nby rank",
+             "peak activations\nrank 0", "loss\nstep by step"],
+        )  # fmt: skip
+    for line in lines:
+        table.add_row(*line)
     table.caption = _caption(pairs)
     return table
+
+
+def _compare_row(pair: Pair) -> list[str]:
+    run, both = pair.run, (pair.predicted, pair.measured)
+    return [
+        run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
+        *(_time(t.makespan) for t in both),
+        *(f"{t.utilization:.1%}" for t in both),
+        " ".join(map(str, pair.measured.peak_in_flight)),
+        _bytes(run.peak_activation_bytes[0]),
+        " ".join(f"{x:.3f}" for x in run.losses),
+    ]
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
@@ -218,7 +237,8 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("", "schedule") else "right", no_wrap=True)
+        justify: JustifyMethod = "left" if column in ("", "schedule") else "right"
+        table.add_column(column, justify=justify, no_wrap=column == "")  # what is too long wraps, nothing is cut
     return table
 
 
@@ -245,18 +265,32 @@ def _bytes(count: int) -> str:
     return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
-def _show(table: Table) -> None:
+def _show(table: Table, narrow: Table | None = None) -> None:
+    """Print the table, or `narrow` where the terminal is not wide enough for it."""
     from rich.console import Console
+    from rich.measure import Measurement
 
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width to fit
         console = Console(width=160)
+    if narrow and Measurement.get(console, console.options.update(width=1000), table).maximum > console.width:
+        table = narrow
     console.print()
     console.print(table)
 
 
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):  # the one sure way to know
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out names a folder that can be written to, but '{folder}' cannot: {error.strerror}"
+        ) from error
+
+
 def _save(folder: Path, name: str, axes: Any, traces: dict[str, Timeline]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     picture = folder / f"{name}.png"
     axes.figure.savefig(picture, dpi=150)
     print(f"picture  {picture}")

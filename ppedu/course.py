@@ -28,8 +28,8 @@ def train_course(
 ) -> Run:
     """Train a fresh ByteGPT with AdamW on `samples` sequences of `context` bytes a step. The same seed gives the same
     weights and batches under every schedule. options: more arguments for `ppedu.train`."""
+    data = Batches(samples, context, seed=seed)  # first: a context longer than the text must not become a model
     model = ByteGPT(blocks, width, context=context, seed=seed)
-    data = Batches(samples, context, seed=seed)
     return train(
         model, schedule, data, next_byte_loss, lambda weights: torch.optim.AdamW(weights, lr=learning_rate),
         steps=steps, pace=pace, **options,

@@ -174,7 +174,7 @@ class Schedule:
         >>> Schedule.from_csv("0F0,0B0\\n1F0,1B0").num_stages
         2
         """
-        return _parse([line.split(",") for line in text.splitlines() if line.strip()], name, chains)
+        return _parse([line.split(",") for line in _lines(text)], name, chains)
 
     @classmethod
     def from_text(cls, text: str, name: str = "custom", chains: int = 1) -> Schedule:
@@ -182,7 +182,7 @@ class Schedule:
 
         'F0' means the stage with the rank's own number; write '4F0' where a rank holds other stages.
         """
-        lines = [re.sub(r"^\s*rank\s+\d+\s*:", "", line) for line in text.splitlines() if line.strip()]
+        lines = [_without_rank(line, rank) for rank, line in enumerate(_lines(text))]
         return _parse([line.split() for line in lines], name, chains)
 
 
@@ -211,6 +211,28 @@ def _parse_action(cell: str, rank: int) -> Action:
         )
     stage, kind, microbatch = match.groups()
     return Action(int(stage) if stage else rank, Kind(kind), int(microbatch))
+
+
+def _lines(text: object) -> list[str]:
+    """The lines that say something, one a rank."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"a schedule is read from one string with a line a rank, but this is of type {type(text).__name__}"
+        )
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _without_rank(line: str, rank: int) -> str:
+    """The line without its 'rank 0:', which must be where it stands: read in another order, it is another schedule."""
+    match = re.match(r"\s*rank\s+(\d+)\s*:", line)
+    if match is None:
+        return line
+    if int(match[1]) != rank:
+        raise ScheduleError(
+            f"ranks stand in order, one a line, but where rank {rank} should stand is 'rank {match[1]}:'. Sort the lines; "
+            f"a rank that runs nothing has a line too, 'rank {rank}:'"
+        )
+    return line[match.end() :]
 
 
 def _parse(lines: Iterable[Sequence[str]], name: str, chains: int) -> Schedule:
@@ -310,6 +332,12 @@ class Costs:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(value)  # hashable, and safe from later changes
                 object.__setattr__(self, name, value)
+            if name == "transfer" and not isinstance(value, int | float):
+                raise ValueError(
+                    f"a cost is a number of at least 0, and transfer is one for all: transfer is {value!r}"
+                )
+            if name == "forward" and value is None:
+                raise ValueError("a cost is a number of at least 0: forward is None")
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
                 if not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
                     raise ValueError(f"a cost is a number of at least 0: {name} is {value!r}")

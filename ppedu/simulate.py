@@ -24,6 +24,10 @@ def simulate(schedule: Schedule, costs: Costs = _UNIT_COSTS) -> Timeline:
     Raises ScheduleError, with every reason, for a schedule that cannot run, and ValueError for per-stage costs that
     are not one for each stage.
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"a schedule is what ppedu.gpipe(p=4, m=8) and the like return: schedule={schedule!r:.80}")
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs is ppedu.Costs(forward=..., backward=...): costs={costs!r:.80}")
     costs.check(schedule)
     times, found = replay(schedule, costs)
     if found:

@@ -42,6 +42,20 @@ def test_builders_read_back(build):
     assert pickle.loads(pickle.dumps(schedule)) == schedule
 
 
+def test_a_rank_is_where_its_line_says():
+    with pytest.raises(ScheduleError, match=r"where rank 0 should stand is 'rank 1:'. Sort the lines"):
+        Schedule.from_text("rank 1: F0 B0\nrank 0: F0 B0")
+    with pytest.raises(ScheduleError, match=r"where rank 1 should stand is 'rank 2:'"):
+        Schedule.from_text("rank 0: F0 B0\nrank 2: F0 B0")
+    assert Schedule.from_text("rank 0: F0 B0\nF0 B0\n\nrank 2: F0 B0").num_ranks == 3
+
+
+@pytest.mark.parametrize("read", [Schedule.from_text, Schedule.from_csv])
+def test_a_schedule_is_read_from_one_string(read):
+    with pytest.raises(TypeError, match="read from one string with a line a rank, but this is of type list"):
+        read(["F0 B0", "F0 B0"])
+
+
 def test_text_is_what_a_reader_types():
     schedule = Schedule.from_text("rank 0: F0 F1  B0 B1\n\nrank 1: F0 B0 F1 B1")
     assert schedule.orders[1] == (Action(1, F, 0), Action(1, B, 0), Action(1, F, 1), Action(1, B, 1))
@@ -145,6 +159,14 @@ def test_costs_of_each_stage_must_fit_the_schedule():
 def test_impossible_costs_are_refused(wrong):
     with pytest.raises(ValueError, match="a cost is a number of at least 0"):
         Costs(forward=wrong)
+
+
+def test_forward_and_transfer_are_given_and_transfer_is_one_number():
+    with pytest.raises(ValueError, match="a cost is a number of at least 0: forward is None"):
+        Costs(forward=None)
+    for wrong in ([1, 2], None):
+        with pytest.raises(ValueError, match="transfer is one for all: transfer is"):
+            Costs(transfer=wrong)
 
 
 @given(st.integers(0, 99), st.sampled_from([F, B, I, W]), st.integers(0, 99))

@@ -253,3 +253,12 @@ def test_a_large_pipeline_takes_under_a_second(name):
         took.append(time.process_time() - start)
         assert len(timeline.spans) == 131_072
     assert min(took) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "costs", "text"),
+    [("1f1b", Costs(), "a schedule is what ppedu.gpipe"), (gpipe(2, 2), 3, "costs is ppedu.Costs.* costs=3")],
+)
+def test_only_schedules_and_costs_are_simulated(schedule, costs, text):
+    with pytest.raises(TypeError, match=text):
+        simulate(schedule, costs)

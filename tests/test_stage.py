@@ -256,6 +256,16 @@ def test_a_loss_is_one_number(loss, what):
         stage.forward(0, numbers(2, 3), numbers(2, 3))
 
 
+@pytest.mark.parametrize("loss", [lambda y, t: torch.tensor(1.0), lambda y, t: ((y - t) ** 2).mean().detach()])
+def test_a_loss_without_a_gradient_is_refused_where_something_could_learn(loss):
+    stage = Stage(layers(3, 3), Meter(), first=True, loss_fn=loss)
+    with pytest.raises(ValueError, match=r"the loss has no gradient: .* Leave .item\(\)"):
+        stage.forward(0, numbers(2, 3), numbers(2, 3))
+    assert stage.forward(0, numbers(2, 3), numbers(2, 3), train=False)[1] is not None
+    stage.module.requires_grad_(False)
+    assert stage.forward(0, numbers(2, 3), numbers(2, 3))[1] is not None
+
+
 # memory
 
 

@@ -88,6 +88,7 @@ class View(anywidget.AnyWidget):
             "details": lambda _: self._send_details(),
             "run": lambda _: self._run(),
             "stop": lambda _: self._stop(),
+            "nothing": lambda _: None,  # see `quicken` in panel.js
         }
 
     # what subclasses fill in

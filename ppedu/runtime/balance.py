@@ -33,6 +33,8 @@ def check_stages(p: object, layers: int, hint: str = "") -> None:
     """Raise ValueError where `layers` layers cannot make `p` stages; `hint` goes to the end of the sentence."""
     if not isinstance(p, int) or isinstance(p, bool) or p < 1:
         raise ValueError(f"p is the number of stages, a whole number of at least 1: p={p!r}")
+    if not layers:
+        raise ValueError("the model has no layers: give nn.Sequential(...) or a list with at least one a stage")
     if p > layers:
         raise ValueError(
             f"each stage holds at least one layer, but p={p} stages are more than the {layers} layers. "

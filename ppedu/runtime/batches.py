@@ -19,7 +19,10 @@ def batch_of(data: Data, step: int) -> Batch:
     """The batch of a step: a list goes round, a function is asked."""
     batch = data(step) if callable(data) else data[step % len(data)]
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
-        raise TypeError(f"a batch is (inputs, targets), two tensors, but data gave {_what(batch)} for step {step}")
+        raise TypeError(
+            f"a batch is (inputs, targets), two tensors, but data gave {_what(batch)} for step {step}. "
+            "One batch goes in as [(inputs, targets)]"
+        )
     return batch[0], batch[1]
 
 

@@ -74,6 +74,11 @@ class Stage:
             output = self.module(inputs)
             if self.loss_fn is not None:
                 loss = _one_number(self.loss_fn(output, target))
+                if train and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
+                    raise ValueError(
+                        "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
+                        "Leave .item(), .detach(), torch.tensor(...) and torch.no_grad() out of loss_fn"
+                    )
                 output = loss * share
         if not isinstance(output, Tensor):
             raise TypeError(f"a stage passes on one tensor, but this one returned {type(output).__name__}")

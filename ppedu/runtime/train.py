@@ -87,6 +87,7 @@ def train(
     (True, (2, 1))
     """
     _check_arguments(schedule, data, loss_fn, optimizer, steps, device, pace, timeout)
+    _check_options(seed, progress, stop)
     programs = lower(schedule)
     stages = stages_of(model, schedule.num_stages)
     names = stage_parameter_names(model, stages)
@@ -136,7 +137,10 @@ def _check_arguments(
             f"lambda w: torch.optim.SGD(w, lr=0.1). Got {type(optimizer).__name__}"
         )
     if not callable(data) and not (isinstance(data, Sequence) and len(data)):
-        raise TypeError("data is a list of (inputs, targets) batches, at least one, or a function of the step")
+        raise TypeError(
+            "data is a list of (inputs, targets) batches, at least one, or a function of the step. "
+            f"Of what goes round, such as a DataLoader, take list(...). Got {type(data).__name__}"
+        )
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is 'auto', 'cpu' or 'cuda': device={device!r}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -147,6 +151,15 @@ def _check_arguments(
         pace.check(schedule)
     if not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0: timeout={timeout!r}")
+
+
+def _check_options(seed: Any, progress: Any, stop: Any) -> None:
+    if not hasattr(seed, "__index__") or abs(seed) >= 2**62:  # each rank adds its number
+        raise ValueError(f"seed is a whole number between -2^62 and 2^62: seed={seed!r:.80}")
+    if not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"progress is True, False or a function (steps done, steps, loss): progress={progress!r:.80}")
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise TypeError(f"stop is a threading.Event: stop={stop!r:.80}")
 
 
 def _check_data(data: Data, schedule: Schedule, stages: Sequence[nn.Module]) -> None:
