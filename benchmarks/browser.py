@@ -37,8 +37,8 @@ PAUSE = 300  # ms between single moves: what follows a picture (its details) is 
 
 def live_views(rounds: int) -> None:
     """Moves of the explorer's sliders, and matplotlib's answer to the same moves."""
-    sys.path.insert(0, str(ROOT / "tests/browser"))  # the tests' JupyterLab and browser
-    from real_lab import INSTALL, Lab, LiveView, browser, chromium, python, run_all
+    sys.path.insert(0, str(ROOT / "tests"))  # the tests' JupyterLab and browser
+    from browser.real_lab import INSTALL, Lab, LiveView, browser, chromium, python, run_all
 
     print("\nLive view, 1280 x 720 in JupyterLab: from a slider's move to the painted picture")
     executable = chromium()

@@ -530,7 +530,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "seed a string": ({"seed": "x"}, ValueError, "seed is a whole number .* seed='x'"),
     "progress a string": ({"progress": "x"}, TypeError, "progress is True, False or a function"),
     "stop a bool": ({"stop": True}, TypeError, "stop is a threading.Event: stop=True"),
-    "no layers": ({"model": []}, ValueError, "the model has no layers"),
+    "no layers": ({"model": nn.Sequential()}, ValueError, "the model has no layers"),
     "data a generator": ({"data": (x for x in ())}, TypeError, r"take list\(...\). Got generator"),
     "one batch, in no list": ({"data": batch()}, TypeError, r"One batch goes in as \[\(inputs, targets\)\]"),
     "time a string": ({"timeout": "1"}, ValueError, "timeout='1'"),

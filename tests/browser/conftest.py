@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from real_lab import INSTALL, Lab, LiveView, browser, chromium, run_all, set_theme
+
+from browser.real_lab import INSTALL, Lab, LiveView, browser, chromium, run_all, set_theme
 
 CELLS = (
     "import ppedu",

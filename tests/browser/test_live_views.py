@@ -9,8 +9,8 @@ import sys
 import psutil
 import pytest
 from leftovers import children
-from real_lab import LiveView, python, set_theme, wait_for
 
+from browser.real_lab import LiveView, python, set_theme, wait_for
 from ppedu import one_f_one_b
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
