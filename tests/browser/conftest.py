@@ -1,4 +1,7 @@
-"""One JupyterLab and one browser for all tests of this folder; none where there is no Chromium."""
+"""One JupyterLab and one browser for all tests of this folder; none where there is no Chromium.
+
+They end with the module, not with the session: other tests look for processes that are left.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CELLS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     pytest.importorskip("playwright")
     if chromium() is None:
@@ -27,13 +30,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def complaints() -> list[str]:
     """What the page threw, or said of our modules as an error."""
     return []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def notebook(lab: Lab, complaints: list[str]) -> Iterator[Any]:
     """The page with all live views, each in its cell."""
     with browser(chromium() or "") as one:
