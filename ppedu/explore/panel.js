@@ -98,7 +98,7 @@ class Asker {
      something by itself. So it does, and the kernel takes no notice. */
   quicken() {
     if (!LOCAL) return;
-    this.nudges = [12, 24].map((ms) => setTimeout(() => this.model.send({ do: "nothing" }), ms));
+    this.nudges = [14, 30].map((ms) => setTimeout(() => this.model.send({ do: "nothing" }), ms));
   }
 
   answer() {

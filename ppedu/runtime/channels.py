@@ -183,7 +183,6 @@ class Inbox:
             self._post_one(self.shapes[key])
         work, tensor, stamp_work, stamp = self.posted.popleft()
         self.taken += 1
-        self.post()
         work.wait()
         if stamp_work is not None:
             stamp_work.wait()
@@ -255,12 +254,14 @@ class Channels:
         self.outboxes[to].send(action, tensor, form, stamp if self.stamped else None)
 
     def take(self, source: int) -> tuple[Tensor, float | None]:
-        inbox = self.inboxes[source]
-        arrived = self.arrivals[source][inbox.taken]
-        result = inbox.take()
-        if source in self.outboxes:
-            self.outboxes[source].release(arrived.taken_there)
-        return result
+        return self.inboxes[source].take()
+
+    def tidy(self) -> None:
+        """Post the next receives, and let go of what has arrived elsewhere: work that can hide behind an operation."""
+        for source, inbox in self.inboxes.items():
+            inbox.post()
+            if inbox.taken and source in self.outboxes:
+                self.outboxes[source].release(self.arrivals[source][inbox.taken - 1].taken_there)
 
     def end_step(self) -> None:
         """Wait until everything sent has left: an unwaited send would hang or lose data."""

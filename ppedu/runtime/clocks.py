@@ -86,12 +86,14 @@ class EventTimer:
 _pool: list[ThreadPoolExecutor] = []
 
 
-def in_background(mathematics: Callable[[], None]) -> None:
-    """Run paced mathematics in a thread of low priority, and wait. Where ranks share cores, one that is due to wake and
+def in_background(mathematics: Callable[[], None], meanwhile: Callable[[], None]) -> None:
+    """Run paced mathematics in a thread of low priority, do something else `meanwhile`, and wait. Where ranks share cores, one that is due to wake and
     pass on a message must not queue behind another's mathematics, which has time to spare."""
     if not _pool:
         _pool.append(ThreadPoolExecutor(1, "mathematics", _lower_priority))
-    _pool[0].submit(mathematics).result()
+    computing = _pool[0].submit(mathematics)
+    meanwhile()
+    computing.result()
 
 
 def _lower_priority() -> None:
@@ -99,6 +101,10 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 19)
 
 
+AWAKE = 100e-6  # seconds: sleepers wake up some 80 microseconds late, so the last moment is waited out awake
+
+
 def sleep_until(deadline: float, clock: Callable[[], float]) -> None:
     while (left := deadline - clock()) > 0:
-        time.sleep(left)
+        if left > AWAKE:
+            time.sleep(left - AWAKE)

@@ -130,7 +130,6 @@ class Rank:
 
     def _timed(self, entry: Entry, timer: Timer) -> float:
         """Compute an entry; under a pace, then sleep until its nominal time is up, as if the device were that fast."""
-        timer.start()
 
         def mathematics() -> None:
             for action in entry.actions:
@@ -138,10 +137,13 @@ class Rank:
             timer.computed()
 
         if self.work.pace is None:
+            self.channels.tidy()
+            timer.start()
             mathematics()
             return timer.end()
+        timer.start()
         deadline = timer.now() + self.work.pace.duration(entry)
-        in_background(mathematics)
+        in_background(mathematics, meanwhile=self.channels.tidy)
         if self.group.device.type == "cuda":
             torch.cuda.synchronize(self.group.device)
             timer.computed()
