@@ -86,22 +86,21 @@ class EventTimer:
 _pool: list[ThreadPoolExecutor] = []
 
 
-def in_background(mathematics: Callable[[], None], meanwhile: Callable[[], None]) -> None:
-    """Run paced mathematics in a thread of low priority, do something else `meanwhile`, and wait. Where ranks share cores, one that is due to wake and
+def in_background(mathematics: Callable[[], None]) -> None:
+    """Run paced mathematics in a thread of low priority, and wait. Where ranks share cores, one that is due to wake and
     pass on a message must not queue behind another's mathematics, which has time to spare."""
     if not _pool:
-        _pool.append(ThreadPoolExecutor(1, "mathematics", _lower_priority))
-    computing = _pool[0].submit(mathematics)
-    meanwhile()
-    computing.result()
+        _pool.append(ThreadPoolExecutor(1, "mathematics", _begin, (torch.get_num_threads(),)))
+    _pool[0].submit(mathematics).result()
 
 
-def _lower_priority() -> None:
+def _begin(threads: int) -> None:
+    torch.set_num_threads(threads)  # MKL counts per thread, and its idle ones spin for milliseconds
     if sys.platform == "linux":  # only there a priority belongs to a thread
         os.setpriority(os.PRIO_PROCESS, 0, 19)
 
 
-AWAKE = 100e-6  # seconds: sleepers wake up some 80 microseconds late, so the last moment is waited out awake
+AWAKE = 50e-6
 
 
 def sleep_until(deadline: float, clock: Callable[[], float]) -> None:

@@ -42,6 +42,7 @@ class Rank:
         self.optimizer = made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
         self.current: Entry | None = None
         self.step = 0
+        self.took: dict[tuple[int, Kind], float] = {}  # seconds of mathematics, the last time
         self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
 
     def run(self) -> RankResult:
@@ -141,13 +142,24 @@ class Rank:
             timer.start()
             mathematics()
             return timer.end()
+        return self._paced(entry, self.work.pace.duration(entry), mathematics, timer)
+
+    def _paced(self, entry: Entry, nominal: float, mathematics: Callable[[], None], timer: Timer) -> float:
+        """Ranks that share cores finish at the same moments. What can wait (the mathematics where they are short, posting
+        receives) waits until their messages have passed, or each rank would hold the others up."""
         timer.start()
-        deadline = timer.now() + self.work.pace.duration(entry)
-        in_background(mathematics, meanwhile=self.channels.tidy)
+        begin, kind = timer.now(), (entry.actions[0].stage, entry.actions[0].kind)
+        if self.took.get(kind, nominal) < nominal / 2:
+            sleep_until(begin + nominal / 10, self.clock)
+        computing = self.clock()
+        in_background(mathematics)
         if self.group.device.type == "cuda":
             torch.cuda.synchronize(self.group.device)
             timer.computed()
-        sleep_until(deadline, self.clock)
+        self.took[kind] = self.clock() - computing
+        sleep_until(begin + nominal / 2, self.clock)
+        self.channels.tidy()
+        sleep_until(begin + nominal, self.clock)
         return timer.end()
 
     def compute(self, action: Action) -> None:
