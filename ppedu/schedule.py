@@ -165,7 +165,7 @@ class Schedule:
 
     def to_csv(self) -> str:
         """One rank a line, '2F0' a cell: the form that torch.distributed.pipelining reads and writes."""
-        return "".join((",".join(map(str, order)) or ",") + "\n" for order in self.orders)  # "," is a rank without any
+        return "".join(",".join(map(str, order)) + "\n" for order in self.orders)
 
     @classmethod
     def from_csv(cls, text: str, name: str = "custom", chains: int = 1) -> Schedule:

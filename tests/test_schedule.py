@@ -173,8 +173,3 @@ def test_forward_and_transfer_are_given_and_transfer_is_one_number():
 def test_an_action_reads_back(stage, kind, microbatch):
     action = Action(stage, kind, microbatch)
     assert parse_entry(str(action)) == action
-
-
-def test_a_rank_without_operations_comes_back_from_csv():
-    idle = Schedule("custom", 1, (0,), ((Action(0, F, 0),), ()))
-    assert Schedule.from_csv(idle.to_csv()) == idle
