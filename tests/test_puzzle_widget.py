@@ -347,3 +347,14 @@ def test_the_run_is_named_for_what_was_built(view, monkeypatch):
         say(one, "run")
         one._real.join(10)
     assert names == ["GPipe", "your order"]
+
+
+def test_an_answer_to_this_machine_is_pushed_out(view, monkeypatch):
+    """More than the loopback's packet goes after it (65,483 bytes at an MTU of 65,536), so that nothing holds it back."""
+    sent: list[tuple[object, list[bytes]]] = []
+    one = view(1)
+    monkeypatch.setattr(one, "send", lambda content, buffers=None: sent.append((content, buffers or [])))
+    say(one, "place", rank=0, move="F0", local=False)
+    assert sent == []
+    say(one, "place", rank=1, move="F0", local=True)
+    assert [sum(map(len, buffers)) >= 65_483 for _, buffers in sent] == [True]

@@ -50,7 +50,6 @@ class Asker {
   constructor(model, root, notes, complete) {
     [this.model, this.root, this.notes, this.complete] = [model, root, notes, complete];
     [this.asked, this.gesture, this.busy, this.next] = [model.get("answered"), 0, false, null];
-    this.nudges = [];
     this.heard = () => this.answer();
     model.on("change:answered", this.heard);
     root.dataset.asked = root.dataset.answered = this.asked;
@@ -85,25 +84,14 @@ class Asker {
     clearTimeout(this.patience);
     this.patience = setTimeout(() => this.notes("No answer from the kernel yet: it is busy, or gone."), 1500);
     try {
-      this.model.send(content);
+      this.model.send({ ...content, local: LOCAL });
     } catch {
       this.notes("There is no kernel: run the cell again to move the controls.");
-      return;
     }
-    this.quicken();
-  }
-
-  /* A server on this machine leaves Nagle's algorithm on (jupyter_server 2.21): the answer is held back until the page has
-     acknowledged the kernel's "busy" that goes ahead of it, which the system puts off for 40 ms - unless the page sends
-     something by itself. So it does, and the kernel takes no notice. */
-  quicken() {
-    if (!LOCAL) return;
-    this.nudges = [14, 30].map((ms) => setTimeout(() => this.model.send({ do: "nothing" }), ms));
   }
 
   answer() {
     clearTimeout(this.patience);
-    for (const one of this.nudges) clearTimeout(one);
     this.notes("");
     if (this.model.get("answered") < this.asked) return;
     this.busy = false;
@@ -120,7 +108,6 @@ class Asker {
     this.model.off("change:answered", this.heard);
     clearTimeout(this.patience);
     clearTimeout(this.quiet);
-    for (const one of this.nudges) clearTimeout(one);
   }
 }
 

@@ -23,6 +23,13 @@ from ppedu.explore.scene import Scene, Track, details, scene
 AT_ONCE = 300
 """Operations up to which a scene comes with its details at once; larger ones get them when the moves have settled."""
 
+_PUSH = bytes(65536)
+"""Sent after each answer to a page whose server is on this machine, for the page to throw away.
+
+Jupyter's server leaves Nagle's algorithm on (jupyter_server 2.21): an answer smaller than a packet is held back until the
+page's system has acknowledged the kernel's "busy" that went ahead of it, and that it puts off for 40 ms. A full packet goes at
+once, and on the loopback interface a packet is 64 KiB. From another machine packets are small, and answers fill several."""
+
 Check = Callable[[Any, object], object]
 
 
@@ -88,7 +95,6 @@ class View(anywidget.AnyWidget):
             "details": lambda _: self._send_details(),
             "run": lambda _: self._run(),
             "stop": lambda _: self._stop(),
-            "nothing": lambda _: None,  # see `quicken` in panel.js
         }
 
     # what subclasses fill in
@@ -180,6 +186,8 @@ class View(anywidget.AnyWidget):
                 commands[content["do"]](content)
             if "asked" in content:
                 self.answered = content["asked"]
+        if content.get("local"):
+            self.send({"do": "nothing"}, [_PUSH])
 
     def _set(self, content: dict[str, Any]) -> None:
         """A move made on the page. It is taken as a whole or not at all."""
