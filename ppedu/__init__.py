@@ -12,7 +12,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ppedu.builders import SCHEDULES, forward_only, gpipe, naive, one_f_one_b
+from ppedu.builders import (
+    SCHEDULES,
+    dualpipe,
+    dualpipev,
+    forward_only,
+    gpipe,
+    interleaved,
+    looped_bfs,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
 
 # `explore` and `simulate` are modules and functions. Importing a module binds it in its package, but only the first time:
 # once these lines have bound the functions, no later import of the modules takes their place. So they cannot come late.
@@ -51,10 +64,14 @@ __all__ = [
     "check",
     "dependencies",
     "dependents",
+    "dualpipe",
+    "dualpipev",
     "explore",
     "explore_compare",
     "forward_only",
     "gpipe",
+    "interleaved",
+    "looped_bfs",
     "machine",
     "naive",
     "one_f_one_b",
@@ -68,6 +85,9 @@ __all__ = [
     "split",
     "train",
     "violations",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]
 
 _LATE = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -185,6 +185,33 @@ class Schedule:
         lines = [_without_rank(line, rank) for rank, line in enumerate(_lines(text))]
         return _parse([line.split() for line in lines], name, chains)
 
+    @classmethod
+    def from_function(
+        cls,
+        order: Callable[[int, int, int], str | Iterable[str | Entry]],
+        p: int,
+        m: int,
+        name: str = "custom",
+        chains: int = 1,
+    ) -> Schedule:
+        """The schedule of p ranks and m microbatches in which rank r runs `order(r, p, m)`.
+
+        order: a function that returns the operations of one rank as text ("F0 F1 B0"), or as a list (or a generator) of
+            such words, Actions and Overlaps. 'F0' means the stage with the rank's own number.
+
+        >>> def last_first(rank, p, m):
+        ...     return [f"{kind}{i}" for kind in "FB" for i in reversed(range(m))]
+        >>> print(Schedule.from_function(last_first, p=2, m=2))
+        rank 0: F1 F0 B1 B0
+        rank 1: F1 F0 B1 B0
+
+        Raises TypeError where the function returns something else, ScheduleError for words that are no operations.
+        """
+        for letter, value, what in (("p", p, "ranks"), ("m", m, "microbatches")):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
+        return _made(tuple(_entries(order(rank, p, m), rank) for rank in range(p)), name, chains, m)
+
 
 _CELL = re.compile(r"(\d*)([FBIW])(\d+)")
 _PAIR = re.compile(r"\(?(\d*[FBIW]\d+)[;&](\d*[FBIW]\d+)(?:\)OVERLAP_F_B)?")
@@ -239,6 +266,32 @@ def _parse(lines: Iterable[Sequence[str]], name: str, chains: int) -> Schedule:
     orders = tuple(
         tuple(parse_entry(cell.strip(), rank) for cell in line if cell.strip()) for rank, line in enumerate(lines)
     )
+    return _made(orders, name, chains)
+
+
+def _entries(given: object, rank: int) -> tuple[Entry, ...]:
+    """What a function returned for a rank, as entries."""
+    words = given.split() if isinstance(given, str) else given
+    if not isinstance(words, Iterable):
+        raise TypeError(
+            f"the order of rank {rank} is text like 'F0 F1 B0 B1' or a list of such words, but the function returned "
+            + ("nothing (is a return missing?)" if given is None else f"{given!r:.80}")
+        )
+    found: list[Entry] = []
+    for word in words:
+        if isinstance(word, Action | Overlap):
+            found.append(word)
+        elif isinstance(word, str):
+            found.append(parse_entry(word.strip(), rank))
+        else:
+            raise TypeError(
+                f"rank {rank}: an operation is a word like 'F0' or '2F0', an Action or an Overlap: {word!r:.80}"
+            )
+    return tuple(found)
+
+
+def _made(orders: tuple[tuple[Entry, ...], ...], name: str, chains: int, m: int | None = None) -> Schedule:
+    """The schedule of these orders: a stage is where it runs first; m, if not given, is what they count up to."""
     rank_of: dict[int, int] = {}
     for rank, order in enumerate(orders):
         for part in (a for e in order for a in e.actions):
@@ -249,7 +302,7 @@ def _parse(lines: Iterable[Sequence[str]], name: str, chains: int) -> Schedule:
     if absent is not None:
         raise ScheduleError(f"stages run from 0 to {max(rank_of)}, but no rank runs stage {absent}")
     microbatches = 1 + max(a.microbatch for order in orders for e in order for a in e.actions)
-    return Schedule(name, microbatches, tuple(rank_of[s] for s in sorted(rank_of)), orders, chains)
+    return Schedule(name, microbatches if m is None else m, tuple(rank_of[s] for s in sorted(rank_of)), orders, chains)
 
 
 Alternatives: TypeAlias = tuple[Kind, ...]

@@ -196,6 +196,16 @@ class Timeline:
         """The most forwards whose activations a rank holds at one time, one figure a rank."""
         return tuple(lane.peak for lane in self._ranks)
 
+    @property
+    def peak_activations(self) -> tuple[float, ...]:
+        """`peak_in_flight` in units that compare schedules of one model: p / chain length each, one figure a rank.
+
+        A unit is what a microbatch leaves on one p-th of the model. With two stages on each rank a stage is half of
+        that, and so is what it keeps; in a bidirectional schedule each of the two stages is a whole p-th.
+        """
+        size = self.schedule.num_ranks / self.schedule.chain_length
+        return tuple(size * peak for peak in self.peak_in_flight)
+
     # by rank
 
     def spans_of(self, rank: int) -> tuple[Span, ...]:

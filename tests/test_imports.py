@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "theory": set(),
     "models": set(),
     "data": set(),
-    "builders": {"schedule"},
+    "builders": {"schedule", "builders"},
     "validate": {"schedule"},
     "timeline": {"schedule"},
     "simulate": {"schedule", "validate", "timeline"},

@@ -27,10 +27,14 @@ PUBLIC = [
     "check",
     "dependencies",
     "dependents",
+    "dualpipe",
+    "dualpipev",
     "explore",
     "explore_compare",
     "forward_only",
     "gpipe",
+    "interleaved",
+    "looped_bfs",
     "machine",
     "naive",
     "one_f_one_b",
@@ -44,6 +48,9 @@ PUBLIC = [
     "split",
     "train",
     "violations",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]
 
 

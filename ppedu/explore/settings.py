@@ -43,7 +43,7 @@ RANGES: dict[str, Range] = {
     "slow_factor": Range("how many times slower the slow stage is", 1, 4, 0.25),
     "budget": Range("how many activations in flight a rank has room for", 1, 64, 1, whole=True),
 }
-NAMES: dict[str, str] = {key: build(p=1, m=1).name for key, build in SCHEDULES.items()}
+NAMES: dict[str, str] = {key: build(p=2, m=1).name for key, build in SCHEDULES.items()}
 """What pictures call the schedules, by their keys in SCHEDULES."""
 
 

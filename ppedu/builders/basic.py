@@ -1,6 +1,6 @@
-"""The schedules, each about as long as its explanation: (p ranks, m microbatches) -> Schedule.
+"""One stage on each rank, B in one piece: naive, GPipe, 1F1B, and forwards alone.
 
-p, m: as in the papers. Rank r holds stage r. F and B name a forward and a backward of one microbatch.
+Letters: p ranks, m microbatches; F a forward, B a backward of one microbatch. Rank r holds stage r.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain
 
+from ppedu.builders.writing import check_counts
 from ppedu.schedule import Action, Kind, Schedule
 
 F, B = Kind.F, Kind.B
@@ -65,13 +66,6 @@ def forward_only(p: int, m: int) -> Schedule:
 
 
 def _one_stage_per_rank(name: str, p: int, m: int, order: Callable[[int], Iterable[tuple[Kind, int]]]) -> Schedule:
-    counts: tuple[tuple[str, object, str], ...] = (("p", p, "ranks"), ("m", m, "microbatches"))
-    for letter, value, what in counts:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
+    check_counts(p=p, m=m)
     orders = tuple(tuple(Action(rank, kind, i) for kind, i in order(rank)) for rank in range(p))
     return Schedule(name, m, tuple(range(p)), orders)
-
-
-SCHEDULES: dict[str, Callable[..., Schedule]] = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b}
-"""The schedules that train, by the names that the command line and the explorers use."""
