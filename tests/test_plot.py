@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ppedu.builders import forward_only, gpipe, naive, one_f_one_b
+from ppedu.builders import dualpipe, dualpipev, forward_only, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_v
 from ppedu.plot import PALETTE, SHAPE, plot_compare, plot_memory, plot_timeline, style
 from ppedu.schedule import Costs, Schedule, dependencies
 from ppedu.simulate import simulate
@@ -151,6 +151,17 @@ def pictures() -> dict[str, object]:
         "ZB-H1": lambda: plot_timeline(golden("zbh1_p4_m8", "ZB-H1"), in_flight=True),
         "ZB-V": lambda: plot_timeline(golden("zbv_p4_m8", "ZB-V")),
         "interleaved": lambda: plot_timeline(golden("interleaved_p4_m8_v2", "interleaved", backward=2), in_flight=True),
+        "DualPipe": lambda: plot_timeline(simulate(dualpipe(4, 8), Costs(1, backward=2)), in_flight=True),
+        "DualPipeV of 8": lambda: plot_timeline(simulate(dualpipev(8, 20), Costs(0.5, backward=1))),
+        "other stages": lambda: plot_compare(
+            [
+                simulate(one_f_one_b(4, 8), Costs(1, backward=2)),
+                simulate(interleaved(4, 8), Costs(0.5, backward=1)),
+                simulate(zb_h1(4, 8), Costs(1, backward=2)),
+                simulate(zb_v(4, 8), Costs(0.5, backward=1)),
+            ]
+        ),
+        "memory of other stages": lambda: plot_memory([simulate(one_f_one_b(4, 8)), simulate(zb_v(4, 8))]),
         "three": lambda: plot_compare(three),
         "three phases": lambda: plot_compare(three, in_flight=False, phases=True),
         "two by two": lambda: plot_compare([*pair, seconds(gpipe), measured(seconds(gpipe))]),
@@ -204,7 +215,7 @@ def test_numbers_go_before_they_overlap():
 
 def test_a_stage_is_named_where_a_rank_holds_several():
     names = labels(plot_timeline(golden("interleaved_p4_m8_v2", "interleaved", backward=2)))
-    assert {"4B0", "0B7", "F0"} <= set(names)  # a forward is half as long: its stage is told by its shade
+    assert {"B0", "B7", "F0"} <= set(names)  # a forward has no room for its stage: all are told by their shade
     assert {"0F0", "7F7"} <= set(labels(plot_timeline(golden("interleaved_p4_m8_v2", "interleaved"))))
 
 
@@ -470,7 +481,7 @@ def test_memory_shows_peaks_and_bytes():
     assert [max(line.get_ydata()) for line in over_time.lines] == [32, 4]
     assert over_time.get_title(loc="left") == "Rank 0, peak in flight   GPipe 32   1F1B 4"
     stages = plot_memory(golden("interleaved_p4_m8_v2", "interleaved", backward=2))
-    assert stages.get_ylabel() == "peak in flight (microbatches of one stage)"
+    assert stages.get_ylabel() == "peak in flight (microbatches on one stage)"
     assert heights(stages) == [[11, 9, 7, 5]]  # min(mv, 2(p-i-1)+(v-1)p+1), Narayanan et al., SC'21
 
 
@@ -534,3 +545,16 @@ def test_a_picture_takes_less_than_a_second(p, m, limit):
         times.append(time.perf_counter() - start)
         plt.close(ax.figure)
     assert min(times) < limit
+
+
+def test_schedules_with_other_stages_count_alike():
+    """Half a stage keeps half: ZB-V's eight stage-microbatches are four microbatches on a quarter of the model."""
+    halves = simulate(zb_v(p=4, m=8), Costs(0.5, input_grad=0.5, weight_grad=0.5))
+    whole = simulate(one_f_one_b(p=4, m=8), Costs(1, backward=2))
+    both = plot_compare([whole, halves])
+    texts = [text.get_text() for text in both.texts]
+    assert [text.partition("in flight ")[2] for text in texts if "makespan" in text] == ["4 3 2 1", "4 4 4 4"]
+    assert texts.count("peak 4") == 5
+    assert "microbatches on 1/p of the model" in " ".join(texts).replace("\n", " ")
+    assert plot_memory([whole, halves]).get_title(loc="left") == "Peak in flight   1F1B 4 3 2 1   ZB-V 4 4 4 4"
+    assert plot_timeline(halves).get_title(loc="left").endswith("in flight 8 8 8 8")  # alone: in its own stages

@@ -63,11 +63,11 @@ def _boxes(lane: Lane, path: set[Span] | None) -> Iterator[_Box]:
             top, bottom = SHAPE[kind] if len(parts) == 1 else (place / len(parts), (place + 1) / len(parts))
             pale = 0.5 * stages.get(part.stage, 0) / max(1, len(stages) - 1)
             fill = mix(PALETTE[kind], pale if path is None or span in path else 0.5 + pale / 2)
-            texts = (f"{kind}{part.microbatch}", str(part.microbatch))
+            short = f"{kind}{part.microbatch}"
             yield _Box(
                 kind, fill, lane.track.at(span.start), lane.track.at(span.end),
                 lane.top + top * lane.height, lane.top + bottom * lane.height,
-                texts if schedule.one_stage_per_rank else (str(part), *texts),
+                (short if schedule.one_stage_per_rank else str(part), short, str(part.microbatch)),
             )  # fmt: skip
 
 
@@ -179,6 +179,8 @@ def _numbers(page: Page, boxes: Sequence[_Box]) -> None:
     for box in boxes:
         kinds[box.kind].append(box)
     chosen = {kind: choice for kind, group in kinds.items() if (choice := _level(page, group)) is not None}
+    if any(level > 0 for level, _ in chosen.values()):  # stage numbers on all of them or on none
+        chosen = {kind: (max(1, level), size) for kind, (level, size) in chosen.items()}
     smallest = min((size for _, size in chosen.values()), default=0.0)
     for kind, (level, largest) in chosen.items():
         size = min(largest, 1.3 * smallest)
@@ -206,7 +208,7 @@ def _level(page: Page, boxes: Sequence[_Box]) -> tuple[int, float] | None:
 
 def _strips(page: Page, layout: Layout) -> None:
     """What is in flight under each lane, as a share of the largest peak in the picture: one scale for all."""
-    peak = max(max(lane.track.timeline.peak_in_flight) for lane in layout.lanes) or 1
+    largest = max(max(lane.track.peaks) for lane in layout.lanes) or 1
     longest = max(lane.track.makespan for lane in layout.lanes) or 1.0
     size = max(SMALLEST, page.size(11, 1.4 * layout.lanes[0].strip))
     every = every_nth(page, [lane.top for lane in layout.lanes], size)
@@ -215,12 +217,14 @@ def _strips(page: Page, layout: Layout) -> None:
     for index, lane in enumerate(layout.lanes):
         track, bottom, end = lane.track, lane.strip_bottom, lane.track.makespan or longest
         grounds.append(corners_of(0, end, bottom - lane.strip, bottom))
-        heights = [0.0, *(max(count * lane.strip / peak, hair) for count in range(1, peak + 1))]
+        peak, unit = track.timeline.peak_in_flight[lane.rank], track.size * lane.strip / largest
+        heights = [0.0, *(max(count * unit, hair) for count in range(1, peak + 1))]
         curve = [(track.at(time), bottom - heights[count]) for time, count in curve_of(track.timeline, lane.rank)]
         areas.append([(0, bottom), *curve, (end, bottom)])
         if index % every == 0:
-            count = track.timeline.peak_in_flight[lane.rank]
-            page.beside(longest if lane.name else end, bottom - lane.strip / 2, f"peak {count}", size)
+            page.beside(
+                longest if lane.name else end, bottom - lane.strip / 2, f"peak {track.peaks[lane.rank]:.3g}", size
+            )
     pale = mix(PALETTE["idle"], 0.55)
     page.ax.add_collection(PolyCollection(grounds, facecolor=pale, linewidth=0, zorder=1), autolim=False)
     page.ax.add_collection(PolyCollection(areas, facecolor=PALETTE["in flight"], linewidth=0, zorder=2), autolim=False)

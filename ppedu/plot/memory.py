@@ -18,7 +18,7 @@ from ppedu.plot.tracks import Track, caption_of, labels_of, listed, time_label_o
 
 
 def draw_memory(tracks: Sequence[Track], rank: int | None, sizes: Sequence[float] | None, ax: Axes | None) -> Axes:
-    rows = [[float(peak) for peak in track.timeline.peak_in_flight] for track in tracks]
+    rows = [list(track.peaks) for track in tracks]
     factor, unit = 1.0, _counted(tracks)
     if sizes is not None:
         rows = [[peak * size for peak, size in zip(row, sizes, strict=False)] for row in rows]
@@ -59,8 +59,10 @@ def _bytes(largest: float) -> tuple[float, str]:
 
 
 def _counted(tracks: Sequence[Track]) -> str:
-    whole = all(track.timeline.schedule.num_stages <= track.timeline.schedule.num_ranks for track in tracks)
-    return "microbatches" if whole else "microbatches of one stage"
+    if len({track.size for track in tracks}) > 1:
+        return "microbatches on 1/p of the model"
+    whole = all(track.timeline.schedule.chain_length <= track.timeline.schedule.num_ranks for track in tracks)
+    return "microbatches" if whole else "microbatches on one stage"
 
 
 def _shades(count: int) -> list[str]:
@@ -106,7 +108,10 @@ def _curves(ax: Axes, tracks: Sequence[Track], rank: int, scale: float, shades: 
     ax.set_xlim(0, longest)
     put_time_ticks(ax, tracks)
     for index, (track, shade) in enumerate(zip(tracks, shades, strict=True)):
-        xs, ys = zip(*((track.at(time), count * scale) for time, count in curve_of(track.timeline, rank)), strict=True)
+        xs, ys = zip(
+            *((track.at(time), count * scale * track.size) for time, count in curve_of(track.timeline, rank)),
+            strict=True,
+        )
         ax.fill_between(xs, ys, color=shade, alpha=0.12, linewidth=0, zorder=2)
         ax.plot(
             xs, ys, color=shade, linewidth=2.6, linestyle=("-", (0, (5, 1.5)), (0, (1.5, 1.2)))[index % 3], zorder=3

@@ -12,11 +12,16 @@ from ppedu.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A timeline with the factor from its unit to the picture's."""
+    """A timeline with the factor from its unit to the picture's.
+
+    size: what one activation in flight counts in this picture: 1, or, beside schedules with another number of stages,
+    p / chain length (see `Timeline.peak_activations`).
+    """
 
     timeline: Timeline
     scale: float
     unit: str
+    size: float = 1.0
 
     def at(self, time: float) -> float:
         return (time - self.timeline.start) * self.scale
@@ -24,6 +29,11 @@ class Track:
     @property
     def makespan(self) -> float:
         return self.timeline.makespan * self.scale
+
+    @property
+    def peaks(self) -> tuple[float, ...]:
+        """The peak in flight of each rank, as the picture counts."""
+        return tuple(self.size * peak for peak in self.timeline.peak_in_flight)
 
     @property
     def word(self) -> str:
@@ -84,10 +94,19 @@ def tracks_of(timelines: Sequence[Timeline]) -> tuple[Track, ...]:
                 f"timelines in '{first}' and '{second}' cannot share a time axis. Simulate with the durations that the "
                 "run has, such as Costs(forward=0.02, backward=0.02, unit='s')"
             )
-        return tuple(Track(t, 1.0, t.unit) for t in timelines)
+        return tuple(Track(t, 1.0, t.unit, size) for t, size in zip(timelines, _sizes(timelines), strict=True))
     longest = max(t.makespan * SECONDS[t.unit] for t in timelines)
     unit = "s" if longest >= 1 else "us" if 0 < longest < 1e-3 else "ms"
-    return tuple(Track(t, SECONDS[t.unit] / SECONDS[unit], unit) for t in timelines)
+    return tuple(
+        Track(t, SECONDS[t.unit] / SECONDS[unit], unit, size)
+        for t, size in zip(timelines, _sizes(timelines), strict=True)
+    )
+
+
+def _sizes(timelines: Sequence[Timeline]) -> list[float]:
+    """What one activation in flight counts: the same for all, or as much as it is where stages differ in size."""
+    sizes = [t.schedule.num_ranks / t.schedule.chain_length for t in timelines]
+    return sizes if len(set(sizes)) > 1 else [1.0] * len(sizes)
 
 
 def lay_out(groups: Sequence[Sequence[Track]], headings: bool, in_flight: bool, phases: bool) -> Layout:
@@ -145,7 +164,7 @@ def figures_of(tracks: Sequence[Track]) -> tuple[str, ...]:
         " / ".join(dict.fromkeys(t.schedule.name for t in timelines)),
         "makespan " + " → ".join(spans),
         "bubble " + " → ".join(dict.fromkeys(f"{100 * t.bubble_fraction:.1f} %" for t in timelines)),
-        "in flight " + " → ".join(dict.fromkeys(listed(t.peak_in_flight) for t in timelines)),
+        "in flight " + " → ".join(dict.fromkeys(listed(track.peaks) for track in tracks)),
         *stopped,
     )
 
@@ -167,7 +186,18 @@ def caption_of(tracks: Sequence[Track]) -> str:
     most = max(len(stages_on(s, rank)) for s in schedules for rank in range(s.num_ranks))
     if most > 1:
         said.append("Pale: the rank's second stage" if most == 2 else "The paler, the later the stage on its rank")
+    said += [counted] if (counted := _counted_in(tracks)) else []
     return " ".join(sentence.rstrip(".") + "." for sentence in said)
+
+
+def _counted_in(tracks: Sequence[Track]) -> str:
+    """What one activation in flight is, where it is not simply a microbatch on its rank."""
+    if len({track.size for track in tracks}) > 1:
+        return "In flight counts microbatches on 1/p of the model"
+    parts = {track.timeline.schedule.chain_length for track in tracks}
+    if parts == {track.timeline.schedule.num_ranks for track in tracks}:
+        return ""
+    return f"In flight counts microbatches on one stage, 1/{parts.pop()} of the model" if len(parts) == 1 else ""
 
 
 def _count(number: int, what: str) -> str:
