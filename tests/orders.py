@@ -66,10 +66,24 @@ def legal_schedules(draw: st.DrawFn, pairs: bool = True) -> Schedule:
     length = draw(st.integers(1, 4))
     m = draw(st.integers(1, 5))
     rank_of = tuple(draw(st.lists(st.integers(0, p - 1), min_size=chains * length, max_size=chains * length)))
-    empty = Schedule("random", m, rank_of, ((),) * p, chains)
     trains, splits = draw(st.booleans()), draw(st.sampled_from([0.0, 0.5, 1.0]))
     chance = random.Random(draw(st.integers(0, 2**32)))
+    return legal_schedule(p, m, rank_of, chains, trains, splits, pairs, chance)
 
+
+def legal_schedule(
+    p: int,
+    m: int,
+    rank_of: tuple[int, ...],
+    chains: int,
+    trains: bool,
+    splits: float,
+    pairs: bool,
+    chance: random.Random,
+) -> Schedule:
+    """One of them. splits: the share of backwards that are split."""
+    length = len(rank_of) // chains
+    empty = Schedule("random", m, rank_of, ((),) * p, chains)
     waiting: list[Action] = []
     for stage in range(len(rank_of)):
         for j in empty.microbatches_of(stage):

@@ -70,12 +70,18 @@ def test_one_f_one_b_alternates_between_warm_up_and_cool_down(p, m):
 
 
 def test_names_of_the_schedules():
-    assert set(SCHEDULES) >= {"naive", "gpipe", "1f1b"}
-    assert [SCHEDULES[name](p=2, m=3).label for name in ("naive", "gpipe", "1f1b")] == [
-        "naive p=2 m=3",
-        "GPipe p=2 m=3",
-        "1F1B p=2 m=3",
-    ]
+    assert {name: build(p=2, m=3).label for name, build in SCHEDULES.items()} == {
+        "naive": "naive p=2 m=3",
+        "gpipe": "GPipe p=2 m=3",
+        "1f1b": "1F1B p=2 m=3",
+        "interleaved": "interleaved 1F1B p=2 m=3",
+        "looped_bfs": "looped BFS p=2 m=3",
+        "zb_h1": "ZB-H1 p=2 m=3",
+        "zb_h2": "ZB-H2 p=2 m=3",
+        "zb_v": "ZB-V p=2 m=3",
+        "dualpipe": "DualPipe p=2 m=3",
+        "dualpipev": "DualPipeV p=2 m=3",
+    }
 
 
 @pytest.mark.parametrize("build", [naive, gpipe, one_f_one_b, forward_only])

@@ -20,6 +20,7 @@ from ppedu.schedule import (
     dependents,
     parse_entry,
 )
+from ppedu.validate import violations
 
 
 def in_full(schedule: Schedule) -> bool:
@@ -83,6 +84,110 @@ def test_torch_writes_pairs_like_this():
     pair = Overlap(Action(0, F, 7), Action(7, B, 3))
     assert str(pair) == "(0F7;7B3)OVERLAP_F_B"
     assert parse_entry(str(pair)) == pair == parse_entry("0F7&7B3")
+
+
+# orders from a function
+
+
+def one_forward_one_backward(rank: int, p: int, m: int) -> str:
+    """1F1B as a reader writes it."""
+    ahead = min(p - 1 - rank, m)
+    words = [f"F{i}" for i in range(ahead)]
+    for i in range(m - ahead):
+        words += [f"F{ahead + i}", f"B{i}"]
+    return " ".join([*words, *(f"B{i}" for i in range(m - ahead, m))])
+
+
+@given(st.integers(1, 8), st.integers(1, 12))
+def test_a_function_writes_a_schedule_for_every_p_and_m(p, m):
+    assert Schedule.from_function(one_forward_one_backward, p, m).orders == one_f_one_b(p, m).orders
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda rank, p, m: "F0 F1 B0 B1",
+        lambda rank, p, m: ["F0", " F1 ", "B0", "B1"],
+        lambda rank, p, m: tuple(f"{rank}{kind}{i}" for kind in "FB" for i in range(m)),
+        lambda rank, p, m: (f"{kind}{i}" for kind in "FB" for i in range(m)),
+        lambda rank, p, m: [Action(rank, kind, i) for kind in (F, B) for i in range(m)],
+        lambda rank, p, m: ["F0", Action(rank, F, 1), f"{rank}B0", "B1"],
+    ],
+    ids=["text", "words", "stages", "generator", "actions", "mixed"],
+)
+def test_a_function_may_return_words_actions_or_a_generator(order):
+    assert Schedule.from_function(order, p=3, m=2, name="mine").orders == gpipe(p=3, m=2).orders
+
+
+def test_a_function_may_yield():
+    def order(rank, p, m):
+        for i in range(m):
+            yield f"F{i}"
+            yield f"B{i}"
+
+    assert Schedule.from_function(order, 2, 3) == Schedule.from_text(str(naive(2, 3)))
+
+
+def test_a_function_may_write_pairs_chains_and_other_placements():
+    def vee(rank, p, m):
+        return [f"{rank}F0", f"{2 * p - 1 - rank}F0", f"{2 * p - 1 - rank}B0", f"{rank}B0"]
+
+    assert Schedule.from_function(vee, p=3, m=1).rank_of_stage == (0, 1, 2, 2, 1, 0)
+    paired = Schedule.from_function(lambda rank, p, m: ["F0", Overlap(Action(0, F, 1), Action(0, B, 0)), "B1"], 1, 2)
+    assert paired == Schedule.from_text("F0 F1&B0 B1")
+    both = Schedule.from_function(lambda rank, p, m: f"{rank}F{rank} {rank}B{rank}", p=2, m=2, chains=2)
+    assert (both.chains, both.chain_length) == (2, 1)
+
+
+def test_m_is_what_was_asked_for_and_not_what_the_words_count_up_to():
+    """A function that forgets the last microbatch is found out."""
+    forgetful = Schedule.from_function(lambda rank, p, m: [f"F{i}" for i in range(m - 1)], p=2, m=4)
+    assert forgetful.num_microbatches == 4
+    assert [v.message for v in violations(forgetful)] == [
+        f"rank {rank} never runs F3: every microbatch passes every stage (m=4)" for rank in (0, 1)
+    ]
+    beyond = Schedule.from_function(lambda rank, p, m: [f"F{i}" for i in range(m + 1)], p=1, m=2)
+    assert [v.rule for v in violations(beyond)] == ["unknown microbatch"]
+
+
+@pytest.mark.parametrize(
+    ("order", "p", "error", "says"),
+    [
+        (lambda rank, p, m: None, 2, TypeError, r"the order of rank 0 is text .* returned nothing \(is a return missing\?\)"),
+        (lambda rank, p, m: 3, 2, TypeError, "the order of rank 0 is text like 'F0 F1 B0 B1' or a list of such words, but the function returned 3"),
+        (lambda rank, p, m: ["F0", 1], 2, TypeError, "rank 0: an operation is a word like 'F0' or '2F0', an Action or an Overlap: 1"),
+        (lambda rank, p, m: ["F0", ("F", 1)], 2, TypeError, r"rank 0: an operation is a word .*: \('F', 1\)"),
+        (lambda rank, p, m: "F0 X0" if rank else "F0", 2, ScheduleError, "rank 1: 'X0' is no operation"),
+        (lambda rank, p, m: "", 2, ScheduleError, "the schedule is empty"),
+        (lambda rank, p, m: "0F0" if rank == 0 else "5F0", 2, ScheduleError, "stages run from 0 to 5, but no rank runs stage 1"),
+        (lambda rank, p, m: "F0", 0, ValueError, "p is the number of ranks, a whole number of at least 1: p=0"),
+        (lambda rank, p, m: "F0", 1.5, ValueError, "p=1.5"),
+    ],
+)  # fmt: skip
+def test_what_a_function_may_not_return(order, p, error, says):
+    with pytest.raises(error, match=says):
+        Schedule.from_function(order, p, 2)
+
+
+@pytest.mark.parametrize("m", [0, -1, True, "2", None])
+def test_a_function_is_asked_for_microbatches_that_there_can_be(m):
+    with pytest.raises(ValueError, match=f"m is the number of microbatches, a whole number of at least 1: m={m!r}"):
+        Schedule.from_function(one_forward_one_backward, 2, m)
+
+
+def test_a_stage_that_stands_on_two_ranks_is_on_the_first_of_them():
+    """Which of them is wrong only the reader knows: validation names both."""
+    twice = Schedule.from_function(lambda rank, p, m: "0F0 1F0" if rank == 0 else "1F0", p=2, m=1)
+    assert twice.rank_of_stage == (0, 0)
+    assert [v.message for v in violations(twice)] == ["rank 1 runs 1F0, but stage 1 is on rank 0: move it there"]
+
+
+def test_errors_of_the_function_come_through():
+    with pytest.raises(ZeroDivisionError):
+        Schedule.from_function(lambda rank, p, m: "F" + str(1 // rank), 2, 2)
+
+
+# placement and dependencies
 
 
 def test_placement_is_read_from_the_orders():

