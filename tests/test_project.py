@@ -16,8 +16,8 @@ from packaging.version import Version
 
 import ppedu
 
-CONDA_NAMES = {"torch": "pytorch", "playwright": "playwright-python"}
-EXTRAS_FOR_CONDA = ("lab", "test")
+CONDA_NAMES = {"torch": "pytorch", "playwright": "playwright-python", "ortools": "ortools-python"}
+EXTRAS_FOR_CONDA = ("lab", "test", "optimize")
 
 
 # pyproject.toml is read as text, for Python 3.10 has no tomllib: a list is what stands between `name = [` and `]`.
@@ -90,7 +90,7 @@ def test_constraints_fit_what_is_declared(root):
 
 
 def test_what_the_library_imports_is_declared(root):
-    names = set(declared(root))
+    names = set(declared(root, "optimize"))
     optional = {"IPython"}  # is there wherever a notebook is
     for path in (root / "ppedu").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
