@@ -15,8 +15,9 @@ from torch import nn
 
 import ppedu
 from benchmarks.browser import live_views
+from benchmarks.split_backward import split
 from benchmarks.table import line
-from benchmarks.torch_pipelining import run_torch
+from benchmarks.torch_pipelining import OWN, run_torch
 from ppedu.data import batches
 from ppedu.models import ByteGPT, next_byte_loss
 
@@ -65,19 +66,29 @@ def pace(rounds: int) -> None:
 def versus_torch(rounds: int) -> None:
     """Our makespan over torch.distributed.pipelining's, alternating runs on the same stages."""
     print("\nOver torch.distributed.pipelining: ratio of the medians of alternating runs, below 1 is faster")
-    for name, make, p, m, paced in (
-        ("light stage, paced", light, 4, 8, True),
-        ("6 blocks of width 48, paced", transformer, 4, 8, True),
-        ("6 blocks of width 48, unpaced", transformer, 2, 8, False),
-    ):
-        stages, batch, loss_fn = make(p, m)
-        for key in ("gpipe", "1f1b"):
-            ratios = []
+    cases: list[tuple[str, Callable[[int, int], Any], int, bool, tuple[str, ...]]] = [
+        ("light stage, paced", light, 4, True, tuple(ppedu.SCHEDULES)),
+        ("6 blocks of width 48, paced", transformer, 4, True, ("gpipe", "1f1b")),
+        ("6 blocks of width 48, unpaced", transformer, 2, False, ("gpipe", "1f1b")),
+    ]
+    for name, make, p, paced, keys in cases:
+        print(f"{name}, p={p} m=8, ours over")
+        for key in keys:
+            schedule = ppedu.SCHEDULES[key](p=p, m=8)
+            if schedule.chains > 1:
+                continue  # which torch cannot run
+            owns = {"torch's runtime in our order": None} | ({f"torch's {OWN[key]}": OWN[key]} if key in OWN else {})
+            operation = OPERATION * p / schedule.chain_length  # of the same model, cut finer
+            costs = ppedu.Costs(forward=operation, backward=operation) if paced else None
+            stages, batch, loss_fn = make(schedule.chain_length, 8)
+            ratios: dict[str, list[float]] = {what: [] for what in owns}
             for _ in range(rounds):
-                mine = ours(stages, ppedu.SCHEDULES[key](p, m), batch, loss_fn, 8, PACE if paced else None)
-                theirs = run_torch(stages, key, m, batch, loss_fn, 8, OPERATION if paced else 0.0)[1:]
-                ratios.append(statistics.median(mine) / statistics.median(theirs))
-            line(f"{name}, p={p} m={m}, {key}", ratios, 1.0)
+                mine = statistics.median(ours(stages, schedule, batch, loss_fn, 8, costs))
+                for what, own in owns.items():
+                    theirs = run_torch(stages, schedule, own, batch, loss_fn, 8, costs)[1:]
+                    ratios[what].append(mine / statistics.median(theirs))
+            for what, values in ratios.items():
+                line(f"{key}: {what}", values, 1.0)
 
 
 def speedup(rounds: int) -> None:
@@ -164,7 +175,7 @@ def importing(rounds: int) -> None:
 
 
 BENCHMARKS: dict[str, Callable[[int], None]] = {
-    "pace": pace, "torch": versus_torch, "speedup": speedup, "start": start, "simulate": simulation, "import": importing,
+    "pace": pace, "torch": versus_torch, "speedup": speedup, "split": split, "start": start, "simulate": simulation, "import": importing,
     "browser": live_views,
 }  # fmt: skip
 

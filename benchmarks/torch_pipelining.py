@@ -9,109 +9,93 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import schedules
 
+import ppedu
 from ppedu.runtime.launch import Mouth, Place, run_ranks
+from ppedu.runtime.torch_runtime import LossOf, Stage, Track, runtime_of
 from ppedu.runtime.world import FOREVER, Rendezvous
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-
-class _Mark(torch.autograd.Function):
-    """Calls `at_backward` when the backward pass comes through."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, x: Tensor, at_backward: Any) -> Tensor:
-        ctx.at_backward = at_backward
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:  # type: ignore[override]
-        ctx.at_backward()
-        return None, gradient, None
-
-
-class Paced(nn.Module):
-    """A stage whose forward and backward last `pace` seconds each at least, and that records when they ran."""
-
-    def __init__(self, module: nn.Module, pace: float) -> None:
-        super().__init__()
-        self.module, self.pace = module, pace
-        self.gate = torch.empty(0, requires_grad=True)
-        self.spans: list[tuple[float, float]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        start, backward_start = time.perf_counter(), 0.0
-
-        def begin() -> None:
-            nonlocal backward_start
-            backward_start = time.perf_counter()
-
-        x = _Mark.apply(self.gate, x, lambda: self._finish(backward_start))
-        y = _Mark.apply(self.gate, self.module(x), begin)
-        self._finish(start)
-        return y
-
-    def _finish(self, start: float) -> None:
-        while (left := start + self.pace - time.perf_counter()) > 0:
-            time.sleep(left)
-        self.spans.append((start, time.perf_counter()))
+OWN = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS",
+    "zb_h1": "ScheduleInterleavedZeroBubble",  # an order of its own: with one stage a rank, near to ZB-H1
+    "zb_v": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
+}
+"""Torch's own class for a schedule, where it has one; our order runs there through to_torch."""
 
 
 @dataclass(slots=True)
 class Job:
     rank: int
-    size: int
-    stage: nn.Module
-    schedule: str
-    m: int
+    schedule: ppedu.Schedule
+    own: str | None
+    stages: dict[int, nn.Module]
     batch: tuple[Tensor, Tensor]
     loss_fn: Any
     steps: int
-    pace: float
+    pace: ppedu.Costs | None
     rendezvous: str
     threads: int
 
 
 def run_torch(
-    stages: Any, schedule: str, m: int, batch: Any, loss_fn: Any, steps: int, pace: float, threads: int = 1
-) -> list[float]:
-    """Makespan of each step, from the first forward's start to the last backward's end, over all ranks."""
-    with Rendezvous(len(stages)) as meeting:
+    stages: Any, schedule: ppedu.Schedule, own: str | None, batch: Any, loss_fn: Any, steps: int,
+    pace: ppedu.Costs | None, threads: int = 1,
+) -> list[float]:  # fmt: skip
+    """Makespan of each step, from the first operation's start to the last one's end, over all ranks.
+
+    own: torch's class that orders the operations itself, or None for our order.
+    """
+    p = schedule.num_ranks
+    with Rendezvous(p) as meeting:
         jobs = [
-            Job(r, len(stages), stage, schedule, m, batch, loss_fn, steps, pace, meeting.path, threads)
-            for r, stage in enumerate(stages)
-        ]
+            Job(
+                rank, schedule, own, {s: stages[s] for s, r in enumerate(schedule.rank_of_stage) if r == rank}, batch, loss_fn,
+                steps, pace, meeting.path, threads,
+            )
+            for rank in range(p)
+        ]  # fmt: skip
         found = run_ranks(
             _work, jobs, [0.0], timeout=600,
             where=lambda cells, rank: Place("works", None, None, False, time.perf_counter()),
             on_message=lambda rank, kind, content: None,
         )  # fmt: skip
-    steps_of = [[spans[i * 2 * m : (i + 1) * 2 * m] for i in range(steps)] for spans in found]
-    return [
-        max(end for rank in steps_of for _, end in rank[i]) - min(start for rank in steps_of for start, _ in rank[i])
-        for i in range(steps)
-    ]
+    return [max(end for _, end in step) - min(start for start, _ in step) for step in zip(*found, strict=True)]
 
 
 def _work(mouth: Mouth, cells: Any, job: Job) -> list[tuple[float, float]]:
+    """(start of the first operation, end of the last) of each step on this rank."""
     torch.set_num_threads(job.threads)
-    store = dist.FileStore(job.rendezvous, job.size)
-    dist.init_process_group("gloo", store=store, rank=job.rank, world_size=job.size, timeout=FOREVER)
-    paced = Paced(job.stage, job.pace)
-    stage = PipelineStage(paced, job.rank, job.size, torch.device("cpu"))
-    schedule = SCHEDULES[job.schedule](stage, job.m, loss_fn=job.loss_fn)
+    schedule, size = job.schedule, job.schedule.num_ranks
+    store = dist.FileStore(job.rendezvous, size)
+    dist.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=FOREVER)
+    track = Track(None if job.own else schedule.orders[job.rank], job.pace)
+    runtime = _own(job, track) if job.own else runtime_of(schedule, job.stages, job.loss_fn, _CPU, None, track)
     inputs, targets = job.batch
-    paced.spans.clear()
-    for _ in range(job.steps):
-        paced.zero_grad()
-        before = len(paced.spans)
-        args = (inputs,) if job.rank == 0 else ()
-        if job.rank == job.size - 1:
-            schedule.step(*args, target=targets, losses=[])
-        else:
-            schedule.step(*args)
-        del paced.spans[
-            before : len(paced.spans) - 2 * job.m
-        ]  # shape inference runs the stage once more in the first step
-    return paced.spans
+    args = (inputs,) if schedule.rank_of_stage[0] == job.rank else ()
+    rest = {"target": targets, "losses": []} if schedule.rank_of_stage[-1] == job.rank else {}
+    steps = []
+    for step in range(job.steps):
+        for stage in job.stages.values():
+            stage.zero_grad()
+        track.start_step(step)
+        runtime.step(*args, **rest)
+        steps.append((track.moments[0].start, max(moment.end for moment in track.moments)))
+    return steps
+
+
+_CPU = torch.device("cpu")
+
+
+def _own(job: Job, track: Track) -> Any:
+    """Torch's own schedule."""
+    stages = [Stage(module, s, job.schedule.num_stages, _CPU) for s, module in sorted(job.stages.items())]
+    for stage in stages:
+        stage.track = track
+    made = getattr(schedules, str(job.own))
+    single = issubclass(made, schedules.PipelineScheduleSingle)
+    return made(stages[0] if single else stages, job.schedule.num_microbatches, loss_fn=LossOf(job.loss_fn, track))

@@ -27,9 +27,10 @@ from ppedu.builders import (
     zb_v,
 )
 
-# `explore` and `simulate` are modules and functions. Importing a module binds it in its package, but only the first time:
+# `explore`, `optimize` and `simulate` are modules and functions. Importing a module binds it in its package, but only the first time:
 # once these lines have bound the functions, no later import of the modules takes their place. So they cannot come late.
 from ppedu.explore import explore
+from ppedu.optimize import Optimized, lower_bound, optimize
 from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule, ScheduleError, dependencies, dependents
 from ppedu.simulate import simulate
 from ppedu.timeline import Span, Timeline
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
     from ppedu.runtime.errors import RunError
     from ppedu.runtime.machine import machine
     from ppedu.runtime.split import split
+    from ppedu.runtime.to_torch import TorchRun, to_torch, train_with_torch
     from ppedu.runtime.train import Run, train
 
 __version__ = "0.1.0"
@@ -51,6 +53,7 @@ __all__ = [
     "Action",
     "Costs",
     "Kind",
+    "Optimized",
     "Overlap",
     "Run",
     "RunError",
@@ -59,6 +62,7 @@ __all__ = [
     "ScheduleError",
     "Span",
     "Timeline",
+    "TorchRun",
     "Violation",
     "__version__",
     "check",
@@ -72,9 +76,11 @@ __all__ = [
     "gpipe",
     "interleaved",
     "looped_bfs",
+    "lower_bound",
     "machine",
     "naive",
     "one_f_one_b",
+    "optimize",
     "plot_compare",
     "plot_memory",
     "plot_timeline",
@@ -83,7 +89,9 @@ __all__ = [
     "reveal",
     "simulate",
     "split",
+    "to_torch",
     "train",
+    "train_with_torch",
     "violations",
     "zb_h1",
     "zb_h2",
@@ -93,6 +101,7 @@ __all__ = [
 _LATE = {
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
+    "TorchRun": "ppedu.runtime.to_torch",
     "check": "ppedu.exercises",
     "explore_compare": "ppedu.explore.compare",
     "plot_compare": "ppedu.plot",
@@ -103,7 +112,9 @@ _LATE = {
     "puzzle": "ppedu.explore.puzzle",
     "reveal": "ppedu.exercises",
     "split": "ppedu.runtime.split",
+    "to_torch": "ppedu.runtime.to_torch",
     "train": "ppedu.runtime.train",
+    "train_with_torch": "ppedu.runtime.to_torch",
 }
 
 
