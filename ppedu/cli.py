@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,13 @@ examples:
   ppedu compare                                    no microbatches, GPipe and 1F1B in turn, on the same batch
   ppedu compare -p 2 -m 16 --pace none             as fast as this machine goes
   ppedu run -p 4 -m 8 --pace 20,40                 a backward takes twice as long as a forward
+  ppedu run --schedule interleaved -v 2            two stages on each rank
+  ppedu compare --schedules 1f1b,zb_h1,zb_v        any of them in turn
 
-p is the number of ranks (processes), m the number of microbatches that a batch is cut into.
+p is the number of ranks (processes), m the number of microbatches that a batch is cut into, v the number of stages on each
+rank.
 """
+COMPARED = ("gpipe", "1f1b")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,9 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     compare = commands.add_parser(
         "compare",
-        help="train under no microbatches, GPipe and 1F1B in turn",
-        description="Train under no microbatches, GPipe and 1F1B in turn: the same weights, the same batches.",
+        help="train under no microbatches, GPipe and 1F1B in turn, or under other schedules",
+        description="Train under several schedules in turn: the same weights, the same batches. By default: no "
+        "microbatches, GPipe and 1F1B.",
         formatter_class=plain,
+    )
+    compare.add_argument(
+        "--schedules", metavar="NAMES", help=f"which ones, with commas between them: {', '.join(SCHEDULES)}"
     )
     compare.set_defaults(command=_compare)
     for command, steps in ((run, 5), (compare, 3)):
@@ -83,12 +92,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_options(command: argparse.ArgumentParser, steps: int) -> None:
     add = command.add_argument
-    add("-p", type=int, default=4, help="ranks, each a process with one stage of the model (default %(default)s)")
+    add("-p", type=int, default=4, help="ranks, each a process with its part of the model (default %(default)s)")
     add("-m", type=int, default=8, help="microbatches that a batch is cut into (default %(default)s)")
+    takes = ", ".join(name for name in SCHEDULES if _takes_v(name))
+    add("-v", type=int, help=f"stages on each rank, for {takes} (default 2)")
     add("--steps", type=int, default=steps, help="training steps (default %(default)s)")
     add(
         "--pace", default="auto", metavar="MS",
-        help="milliseconds that each operation is made to last, '20', or forward and backward, '20,40'; 'none' for as "
+        help="milliseconds that each operation on 1/p of the model is made to last, '20', or forward and backward, '20,40' "
+        "(a stage that is a smaller part takes its share of that, and I and W half of the backward each); 'none' for as "
         "fast as it goes; by default 20 where there are fewer cores than ranks, because only a pace then shows what p "
         "devices do. The mathematics, the messages and the memory are real in any case",
     )  # fmt: skip
@@ -132,6 +144,41 @@ def _pace(options: argparse.Namespace) -> Costs | None:
     return Costs(numbers[0], numbers[-1], unit="s")
 
 
+def _takes_v(name: str) -> bool:
+    return "v" in signature(SCHEDULES[name]).parameters
+
+
+def _built(options: argparse.Namespace, names: Sequence[str]) -> list[Schedule]:
+    """The schedules of these names. Whatever they cannot have is told before anything is trained."""
+    unknown = [name for name in names if name not in SCHEDULES]
+    if unknown:
+        raise ValueError(f"there is no schedule {unknown[0]!r}: the names are {', '.join(SCHEDULES)}")
+    with_v = [name for name in names if _takes_v(name)]
+    if options.v is not None and not with_v:
+        takes = " and ".join(name for name in SCHEDULES if _takes_v(name))
+        raise ValueError(f"-v is the number of stages on each rank of {takes}: {', '.join(names)} has its own")
+    v = {} if options.v is None else {"v": options.v}
+    schedules = [SCHEDULES[name](options.p, options.m, **(v if name in with_v else {})) for name in names]
+    for schedule in schedules:
+        if schedule.chain_length > options.blocks >= 1:
+            raise ValueError(
+                f"{schedule.label} cuts the model into {schedule.chain_length} stages, each with a block at least, but it "
+                f"has {options.blocks}: take --blocks {schedule.chain_length} or more, or a smaller -p"
+                + (" or -v" if schedule.chain_length > schedule.num_ranks else "")
+            )
+    return schedules
+
+
+def _paced(pace: Costs | None, schedule: Schedule) -> Costs | None:
+    """The pace of a schedule's stages: `pace` is that of 1/p of the model."""
+    size = schedule.num_ranks / schedule.chain_length
+    if pace is None or size == 1:
+        return pace
+    assert isinstance(pace.forward, float)
+    assert isinstance(pace.backward, float)
+    return Costs(size * pace.forward, size * pace.backward, unit="s")
+
+
 def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) -> Pair:
     from ppedu.course import train_course
 
@@ -152,28 +199,42 @@ def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) 
 
 
 def _run(options: argparse.Namespace) -> None:
-    schedule = SCHEDULES[options.schedule](options.p, options.m)
-    pair = _train(options, schedule, _pace(options))
+    (schedule,) = _built(options, [options.schedule])
+    pair = _train(options, schedule, _paced(_pace(options), schedule))
     _show(_run_table(pair))
     from ppedu.plot import plot_timeline
 
-    name = f"{options.schedule}-p{options.p}-m{options.m}"
+    v = "" if options.v is None else f"-v{options.v}"
+    name = f"{options.schedule}-p{options.p}-m{options.m}{v}"
     axes = plot_timeline(pair.predicted, pair.measured, in_flight=True)
     _save(options.out, name, axes, {name: pair.measured})
 
 
 def _compare(options: argparse.Namespace) -> None:
     pace = _pace(options)
-    whole = None if pace is None else _times(options.m, pace)
-    cases = [(naive(options.p), whole)] + [(SCHEDULES[k](options.p, options.m), pace) for k in ("gpipe", "1f1b")]
+    if options.schedules is None:
+        whole = None if pace is None else _times(options.m, pace)
+        keys = ["naive", *COMPARED]
+        cases = [(naive(options.p), whole)] + [(one, pace) for one in _built(options, COMPARED)]
+    else:
+        keys = _names(options.schedules)
+        cases = [(one, _paced(pace, one)) for one in _built(options, keys)]
     pairs = [_train(options, schedule, its) for schedule, its in cases]
     _show(_compare_table(pairs), _compare_table(pairs, tall=True))
     from ppedu.plot import plot_compare
 
     axes = plot_compare([t for pair in pairs for t in (pair.predicted, pair.measured)], in_flight=False)
     name = f"compare-p{options.p}-m{options.m}"
-    traces = {f"{name}-{key}": pair.measured for key, pair in zip(("naive", "gpipe", "1f1b"), pairs, strict=True)}
+    traces = {f"{name}-{key}": pair.measured for key, pair in zip(keys, pairs, strict=True)}
     _save(options.out, name, axes, traces)
+
+
+def _names(text: str) -> list[str]:
+    """The names between the commas, each once."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"--schedules names different schedules with commas between them: {text!r}")
+    return names
 
 
 def _times(m: int, pace: Costs) -> Costs:
@@ -191,18 +252,32 @@ def _run_table(pair: Pair) -> Table:
     table.add_row("bubble, of the makespan", *(f"{t.bubble_fraction:.1%}" for t in both))
     table.add_row("bubble, over the ideal time", *(f"{t.bubble_over_ideal:.1%}" for t in both))
     table.add_row("peak in flight, by rank", *(" ".join(map(str, t.peak_in_flight)) for t in both))
+    if not _one_size([pair]):
+        table.add_row("the same, in 1/p of the model", *(_counts(t.peak_activations) for t in both))
+    if run.schedule.chains == 2:
+        table.add_row("weights", "2 copies", "2 copies")
     table.add_row("peak activations, by rank", "", " ".join(map(_bytes, run.peak_activation_bytes)))
     table.add_row("loss, step by step", "", " ".join(f"{x:.3f}" for x in run.losses))
     table.caption = _caption([pair])
     return table
 
 
+def _one_size(pairs: Sequence[Pair]) -> bool:
+    """Every stage is 1/p of the model, so that what is in flight compares as it is."""
+    return all(pair.run.schedule.chain_length == pair.run.schedule.num_ranks for pair in pairs)
+
+
+def _counts(peaks: Sequence[float]) -> str:
+    return " ".join(f"{peak:.3g}" for peak in peaks)
+
+
 def _compare_table(pairs: Sequence[Pair], tall: bool = False) -> Table:
     """One schedule a row; or, `tall`, one a column, for narrow terminals."""
     title = f"p={pairs[0].run.schedule.num_ranks} ranks, the same weights and batches"
+    held = "peak in flight" if _one_size(pairs) else "activations of 1/p"
     rows = [_compare_row(pair) for pair in pairs]
     if tall:
-        figures = ["", "makespan, predicted", "measured", "busy, predicted", "measured", "peak in flight, by rank",
+        figures = ["", "makespan, predicted", "measured", "busy, predicted", "measured", f"{held}, by rank",
                    "peak activations, rank 0", "loss, step by step"]  # fmt: skip
         (_, *heads), *lines = zip(figures, *rows, strict=True)
         table = _table(title, ["", *heads])
@@ -210,7 +285,7 @@ def _compare_table(pairs: Sequence[Pair], tall: bool = False) -> Table:
         lines = [tuple(row) for row in rows]
         table = _table(
             title,
-            ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", "peak in flight\nby rank",
+            ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", f"{held}\nby rank",
              "peak activations\nrank 0", "loss\nstep by step"],
         )  # fmt: skip
     for line in lines:
@@ -225,7 +300,7 @@ def _compare_row(pair: Pair) -> list[str]:
         run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
         *(_time(t.makespan) for t in both),
         *(f"{t.utilization:.1%}" for t in both),
-        " ".join(map(str, pair.measured.peak_in_flight)),
+        _counts(pair.measured.peak_activations),  # what is in flight, where all stages are 1/p of the model
         _bytes(run.peak_activation_bytes[0]),
         " ".join(f"{x:.3f}" for x in run.losses),
     ]
@@ -247,12 +322,15 @@ def _caption(pairs: Sequence[Pair]) -> str:
     lines = [pairs[-1].run.where]
     if pairs[0].run.pace is None:
         lines.append("predicted from the medians of what each stage's operations took")
-    elif len({pair.run.pace for pair in pairs}) > 1:
+    elif any(pair.run.schedule.num_microbatches == 1 for pair in pairs) and len({pair.run.pace for pair in pairs}) > 1:
         lines.append("the whole batch is paced as m microbatches in a row")
     over = sum(len(pair.run.overruns) for pair in pairs)
     if over:
         total = sum(len(t.spans) for pair in pairs for t in pair.run.timelines)
         lines.append(f"{over} of {total} operations overran their pace")
+    lines += [
+        f"{pair.run.schedule.name} holds two copies of the weights" for pair in pairs if pair.run.schedule.chains == 2
+    ]
     lines += [f"stopped: {pair.run.stopped}" for pair in pairs if pair.run.stopped]
     return "\n".join(lines)
 

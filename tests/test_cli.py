@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ppedu import cli
-from ppedu.builders import gpipe, naive, one_f_one_b
+from ppedu.builders import SCHEDULES, gpipe, naive, one_f_one_b
 from ppedu.schedule import Costs
 from ppedu.simulate import simulate
 
@@ -30,11 +30,98 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--blocks 0", "blocks=0"),
         ("--pace weird", "--pace is milliseconds above 0"),
         ("-p 0", "p=0"),
+        ("--schedule dualpipe -p 3", "DualPipe pairs rank r with rank p - 1 - r, so p is even: p=3. Take p=4 or p=2"),
+        ("-v 2", "-v is the number of stages on each rank of interleaved and looped_bfs: 1f1b has its own"),
+        ("--schedule interleaved -v 0", "v is the number of stages on each rank, a whole number of at least 1: v=0"),
+        (
+            "--schedule interleaved -v 7",
+            "cuts the model into 28 stages, each with a block at least, but it has 24: take "
+            "--blocks 28 or more, or a smaller -p or -v",
+        ),
+        (
+            "--blocks 3",
+            "1F1B p=4 m=8 cuts the model into 4 stages, each with a block at least, but it has 3: take --blocks 4 "
+            "or more, or a smaller -p\n",
+        ),
     ],
 )
 def test_odd_values_end_in_a_sentence(no_training, tmp_path, capsys, arguments, text):
     assert cli.main(["run", "--out", str(tmp_path), *arguments.split()]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("gpipe,zb", "there is no schedule 'zb': the names are naive, gpipe, 1f1b, interleaved"),
+        (",", "--schedules names different schedules with commas between them: ','"),
+        ("gpipe,gpipe", "--schedules names different schedules"),
+        ("gpipe,dualpipe -p 3", "DualPipe pairs rank r"),
+        (
+            "gpipe,zb_v -v 3",
+            "-v is the number of stages on each rank of interleaved and looped_bfs: gpipe, zb_v has its own",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be_compared(no_training, tmp_path, capsys, names, text):
+    assert cli.main(["compare", "--out", str(tmp_path), "--schedules", *names.split()]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What would be trained, as (schedule, pace); it then has run exactly as paced."""
+    jobs: list[tuple[Any, Any]] = []
+
+    def train(options: Any, schedule: Any, pace: Any) -> Any:
+        jobs.append((schedule, pace))
+        return pair(schedule, pace=pace)
+
+    monkeypatch.setattr(cli, "_train", train)
+    return jobs
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_can_be_run(trained, tmp_path, capsys, name):
+    assert cli.main(["run", "--out", str(tmp_path), "--schedule", name, "-p", "2", "-m", "4", "--pace", "20,40"]) == 0
+    ((schedule, pace),) = trained
+    assert schedule == SCHEDULES[name](2, 4)
+    size = 2 / schedule.chain_length
+    assert (pace.forward, pace.backward) == (0.02 * size, 0.04 * size)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}-p2-m4.png", f"{name}-p2-m4.trace.json"}
+    said = capsys.readouterr().out
+    assert ("the same, in 1/p of the model" in said) == (size != 1)
+    assert ("2 copies" in said) == (name == "dualpipe")
+
+
+def test_stages_on_a_rank(trained, tmp_path):
+    assert (
+        cli.main(["run", "--out", str(tmp_path), "--schedule", "interleaved", "-p", "2", "-v", "3", "--pace", "30"])
+        == 0
+    )
+    ((schedule, pace),) = trained
+    assert (schedule.num_stages, pace.forward) == (6, pytest.approx(0.01))
+    assert (tmp_path / "interleaved-p2-m8-v3.png").exists()
+
+
+def test_compare_is_no_microbatches_gpipe_and_1f1b(trained, tmp_path, capsys):
+    assert cli.main(["compare", "--out", str(tmp_path), "--pace", "20"]) == 0
+    assert [schedule for schedule, _ in trained] == [naive(4), gpipe(4, 8), one_f_one_b(4, 8)]
+    assert [pace.forward for _, pace in trained] == [0.16, 0.02, 0.02]
+    assert "the whole batch is paced as m microbatches in a row" in capsys.readouterr().out
+
+
+def test_compare_takes_any_schedules(trained, tmp_path, capsys):
+    options = ["--schedules", "gpipe, 1f1b,interleaved", "--pace", "20", "-v", "4"]
+    assert cli.main(["compare", "--out", str(tmp_path), *options]) == 0
+    assert [schedule.name for schedule, _ in trained] == ["GPipe", "1F1B", "interleaved 1F1B"]
+    assert [pace.forward for _, pace in trained] == [0.02, 0.02, 0.005]
+    said = capsys.readouterr().out
+    assert "activations of 1/p" in said
+    assert "in a row" not in said
+    for peaks in ("8 8 8 8", "4 3 2 1", "4.75 4.25 3.75 3.25"):  # 2(p - i - 1) + (v - 1)p + 1 = 19 17 15 13 quarters
+        assert peaks in said
+    assert (tmp_path / "compare-p4-m8-interleaved.trace.json").exists()
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -44,13 +131,14 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_training(no_training,
     assert "--out names a folder that can be written to" in capsys.readouterr().err
 
 
-def pair(schedule: Any, steps: int = 3) -> Any:
+def pair(schedule: Any, steps: int = 3, pace: Any = None) -> Any:
     """What a run of the default model gives."""
-    timeline = simulate(schedule, Costs(0.02, 0.02, unit="s"))
+    pace = pace or Costs(0.02, 0.02, unit="s")
+    timeline = simulate(schedule, pace)
     run = SimpleNamespace(
         schedule=schedule, timeline=timeline, timelines=(timeline,), peak_activation_bytes=(19_480_000,) * 4,
         losses=(5.558,) * steps, where="measured: 4 CPU processes on 2 cores, paced F=0.02 s B=0.02 s",
-        pace=Costs(0.02, 0.02, unit="s"), overruns=(), stopped=None,
+        pace=pace, overruns=(), stopped=None,
     )  # fmt: skip
     return cli.Pair(run, timeline)
 

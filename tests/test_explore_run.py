@@ -188,10 +188,43 @@ def test_two_runs_at_a_time_are_refused_with_the_reason(view, trainer):
 def test_too_many_ranks_are_refused_with_the_reason(view, trainer):
     view.p = 9
     press(view, "run")
-    assert view.error == real.TOO_MANY
+    assert view.error == view.not_real
+    assert view.error.startswith("A real run takes up to 8 ranks from here")
     assert not trainer.jobs
     with pytest.raises(ValueError, match="up to 8 ranks"):
         view.run_for_real()
+
+
+def test_more_stages_than_the_model_has_blocks_are_refused_with_the_reason(view, trainer):
+    view.schedule, view.p, view.v = "interleaved", 8, 4
+    press(view, "run")
+    assert view.error == (
+        "interleaved 1F1B p=8 m=8 has 32 stages, but the course's model has 24 blocks, and a stage without any would be "
+        "none: take a smaller p or v."
+    )
+    view.v = 3
+    assert view.not_real == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("interleaved", 4), ("looped_bfs", 4), ("zb_h1", 2), ("zb_h2", 2), ("zb_v", 4), ("dualpipe", 4), ("dualpipev", 4)],
+)
+def test_every_schedule_is_run_with_its_own_costs(view, trainer, name, stages):
+    """A stage of 2p is half of one of p: half the pace. An overlapped pair is paced at what the control says."""
+    view.schedule, view.p, view.m, view.ratio, view.w_share, view.overlap = name, 2, 4, 2.0, 0.25, 0.9
+    press(view, "run")
+    trainer.finish(view)
+    (job,) = trainer.jobs
+    size = 2 / job.schedule.chain_length
+    assert job.schedule.num_stages == stages
+    assert (job.pace.forward, job.pace.backward) == (pytest.approx(0.02 * size), pytest.approx(0.04 * size))
+    if job.pace.weight_grad is not None:
+        assert (job.pace.input_grad, job.pace.weight_grad) == (pytest.approx(0.03 * size), pytest.approx(0.01 * size))
+    if name.startswith("dual"):
+        assert job.pace.overlapped == pytest.approx(0.9 * 0.06 * size)
+    assert view.run["state"] == "done", view.run["text"]
+    assert [track["word"] for track in view.scene["tracks"]] == ["predicted", "measured"]
 
 
 def test_a_run_that_fails_says_why(view, monkeypatch):

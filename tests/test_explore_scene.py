@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppedu import SCHEDULES, Action, Costs, Kind, Schedule, Span, Timeline, dependents, one_f_one_b, simulate
-from ppedu.explore.scene import Track, details, scene
+from ppedu.builders import dualpipe, interleaved, zb_h1
+from ppedu.explore.scene import KEEPS, Track, details, scene
 
 
 def track(schedule, costs=None, **more):
@@ -51,12 +52,14 @@ def test_what_an_operation_needs_and_unblocks():
 @given(p=st.integers(1, 5), m=st.integers(1, 6))
 def test_needs_are_the_dependencies_everywhere(name, p, m):
     """Read backwards, `needs` is `dependents`, which is stated by the library and not by the view."""
-    schedule = SCHEDULES[name](p=p, m=m)
+    schedule = SCHEDULES[name](p=2 * p if name == "dualpipe" else p, m=m)
     drawn = track(schedule)
-    actions = [entry for order in schedule.orders for entry in order]
-    for i, action in enumerate(actions):
-        unblocked = {actions[j] for j, needed in enumerate(drawn["needs"]) if i in needed}
-        assert unblocked == set(dependents(action, schedule))
+    entries = [entry for order in schedule.orders for entry in order]
+    for i, entry in enumerate(entries):
+        unblocked = {entries[j] for j, needed in enumerate(drawn["needs"]) if i in needed}
+        needing = {other for action in entry.actions for other in dependents(action, schedule)}
+        assert unblocked == {other for other in entries if needing & set(other.actions)}
+        assert len(set(drawn["needs"][i])) == len(drawn["needs"][i]), "each is told once"
 
 
 def test_messages_arrive_later_on_another_rank_only():
@@ -118,6 +121,36 @@ def test_several_stages_on_a_rank_are_told_apart():
     assert drawn["name"][:2] == ("0F0", "2F0")
     assert drawn["pale"][:2] == (0.0, 0.5)
     assert track(one_f_one_b(p=2, m=2))["pale"] is None
+
+
+def test_the_two_of_a_pair_have_each_the_shade_of_their_stage():
+    drawn = track(dualpipe(p=2, m=4))
+    pair = number(drawn, 0, "3F3&0B0")
+    assert (drawn["kind"][pair], drawn["pale"][pair]) == ("FB", (0.5, 0.0))
+
+
+def test_what_is_in_flight_is_freed_by_w_and_not_by_i():
+    """ZB-H1, p=2, m=3, rank 1: F0 I0 F1 I1 W0 F2 I2 W1 W2: two are held until the first W, though two I have run."""
+    drawn = track(zb_h1(p=2, m=3), Costs(input_grad=1, weight_grad=1))
+    curve = list(zip(drawn["curve"][1][::2], drawn["curve"][1][1::2], strict=True))
+
+    def held_after(name):
+        end = drawn["end"][number(drawn, 1, name)]
+        return [count for time, count in curve if time <= end][-1]
+
+    names = ("I0", "F1", "I1", "I2", "W1", "W2")
+    assert [held_after(name) for name in names] == [2, 2, 2, 2, 1, 0]  # where I0 ends, F1 begins
+    assert set(KEEPS) == {"I", "W"}
+
+
+def test_strips_can_count_activations_of_one_size():
+    """Interleaved p=4, m=8, v=2 holds 11 9 7 5 stage-microbatches (SC'21, section 2.2), each half of a p-th."""
+    tracks = [Track(simulate(interleaved(p=4, m=8, v=2))), Track(simulate(one_f_one_b(p=4, m=8)), group=1)]
+    plain, sized = scene(1, tracks), scene(1, tracks, activations=True)
+    assert [track["peaks"] for track in plain["tracks"]] == [(11, 9, 7, 5), (4, 3, 2, 1)]
+    assert [track["peaks"] for track in sized["tracks"]] == [(5.5, 4.5, 3.5, 2.5), (4, 3, 2, 1)]
+    assert (plain["held"], sized["held"], sized["peak"]) == ("in flight", "activations", 5.5)
+    assert max(sized["tracks"][0]["curve"][0][1::2]) == 5.5
 
 
 def test_the_scale_is_one_for_all_tracks():

@@ -85,7 +85,9 @@ def test_a_wrong_value_raises_here_and_changes_nothing(view):
     assert (view.p, view.schedule, view.scene["number"]) == (4, "1f1b", number)
     with pytest.raises(TraitError, match="m is the number of microbatches"):
         ppedu.explore(m=65)
-    with pytest.raises(ValueError, match="slow_stage is None or a stage: with p=2 there are stages 0 to 1, got 2"):
+    with pytest.raises(
+        ValueError, match="slow_stage is None or the rank of the slow stage: with p=2 there are ranks 0 to 1, got 2"
+    ):
         ppedu.explore(p=2, slow_stage=2)
 
 
@@ -98,7 +100,7 @@ def test_a_wrong_value_from_the_page_shows_its_sentence_and_changes_nothing(view
     assert "got nothing" in view.error
     page.move(p=2, slow_stage=2)  # as a whole or not at all
     assert (view.p, view.slow_stage) == (4, None)
-    assert "with p=2 there are stages 0 to 1, got 2" in view.error
+    assert "with p=2 there are ranks 0 to 1, got 2" in view.error
     page.move(p=2, slow_stage=1)
     assert (view.p, view.slow_stage, view.error) == (2, 1, "")
 
@@ -201,8 +203,91 @@ def test_large_scenes_get_their_details_when_asked(view):
 
 def test_controls_know_their_ranges(view):
     assert view.fixed["ranges"]["p"] == {"low": 1, "high": 16, "step": 1}
-    assert view.fixed["names"] == {"naive": "naive", "gpipe": "GPipe", "1f1b": "1F1B"}
+    assert view.fixed["names"] == {
+        "naive": "naive", "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "looped_bfs": "looped BFS",
+        "zb_h1": "ZB-H1", "zb_h2": "ZB-H2", "zb_v": "ZB-V", "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
+    }  # fmt: skip
+    assert view.fixed["own"]["v"] == ["interleaved", "looped_bfs"]
+    assert view.fixed["several"] == ["dualpipe", "dualpipev", "interleaved", "looped_bfs", "zb_v"]
     assert set(RANGES) == set(view.fixed["ranges"])
+
+
+def test_stages_on_a_rank(view):
+    view.schedule = "interleaved"
+    assert view.scene["tracks"][0]["makespan"] == 19  # (m v + p - 1)(F + B) / v
+    assert view.scene["tracks"][0]["title"][-1] == "activations 5.5 4.5 3.5 2.5"
+    view.v = 4
+    assert view.scene["tracks"][0]["makespan"] == 17.5
+    assert view.moved == {"what": "v", "before": "2", "after": "4"}
+    assert view.scene["caption"].endswith("F=1 B=1 for 1/4 of the model; a stage of interleaved 1F1B is 1/16.")
+    with pytest.raises(TraitError, match="v is the number of stages on each rank, a whole number from 1 to 4: got 5"):
+        view.v = 5
+    view.v = 1  # 1F1B by another name
+    assert (view.scene["tracks"][0]["makespan"], view.scene["tracks"][0]["peaks"]) == (22, (4, 3, 2, 1))
+    view.schedule = "gpipe"
+    assert view.moved["what"] == "schedule", "v is none of GPipe's"
+
+
+def test_w_s_share_and_the_pair_s_gain(view):
+    view.schedule, view.ratio = "zb_h1", 2
+    assert row(view, "makespan")["text"] == "27"
+    view.w_share = 0.25  # (p - 1)(F + I - W) more than m (F + B): 24 + 3 (1 + 1.5 - 0.5)
+    assert row(view, "makespan")["text"] == "30"
+    view.schedule, view.w_share = "dualpipe", 0.5
+    assert (row(view, "makespan")["text"], row(view, "weights")["text"]) == ("26", "2 copies")
+    view.overlap = 0.8
+    assert float(row(view, "makespan")["text"]) < 26
+    assert "F&B=2.4" in view.scene["caption"]
+
+
+def test_a_p_that_a_schedule_cannot_have_cannot_be_chosen(view):
+    assert view.ranks == list(range(1, 17))
+    view.p = 5
+    view.schedule = "dualpipe"
+    assert (view.p, view.ranks) == (6, [2, 4, 6, 8, 10, 12, 14, 16])
+    assert view.moved == {"what": "schedule, p", "before": "1F1B, 5", "after": "DualPipe, 6"}
+    with pytest.raises(TraitError, match="p cannot be 3: DualPipe pairs rank r with rank p - 1 - r, so p is even"):
+        view.p = 3
+    page = Page(view)
+    page.move(p=7)
+    assert view.error.startswith("p cannot be 7: DualPipe pairs")
+    assert view.p == 6
+    page.move(schedule="gpipe", p=3)  # what belongs together is checked together
+    assert (view.error, view.p, view.schedule) == ("", 3, "gpipe")
+    page.move(schedule="dualpipe", p=5)
+    assert view.error.startswith("p cannot be 5")
+    assert (view.p, view.schedule) == (3, "gpipe")
+    with pytest.raises(ValueError, match="p cannot be 3"):
+        ppedu.explore("dualpipe", p=3)
+
+
+def test_comparing_stages_of_different_size(comparison):
+    comparison.schedules, comparison.ratio = ["1f1b", "interleaved", "zb_v"], 2
+    assert [(r["time"], r["most"], r["stages"]) for r in comparison.rows] == [
+        ("33", "4", "4 in flight"), ("28.5", "5.5", "11 in flight, each 1/2"), ("25.5", "4", "8 in flight, each 1/2"),
+    ]  # fmt: skip
+    assert (comparison.scene["held"], comparison.scene["peak"]) == ("activations", 5.5)
+    comparison.budget = 4
+    assert [r["over"] for r in comparison.rows] == [False, True, False]
+    assert [r["afford"] for r in comparison.rows] == ["any m", "m = 4", "any m"]
+    comparison.p = 3
+    comparison.schedules = ["1f1b", "dualpipe"]
+    assert comparison.p == 4
+    assert [r["weights"] for r in comparison.rows] == ["", "weights: 2 copies"]
+    with pytest.raises(TraitError, match="p cannot be 5"):
+        comparison.p = 5
+
+
+@pytest.mark.parametrize("name", ppedu.SCHEDULES)
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 1), (4, 3), (16, 64)])
+def test_every_schedule_has_its_view(name, p, m):
+    p += name == "dualpipe" and p % 2
+    made = ppedu.explore(name, p=p, m=m)
+    assert made.error == ""
+    assert made.scene["tracks"][0]["ranks"] == p
+    assert repr(made).startswith("live view of ")
+    json.dumps([made.scene, made.details, made.figures])
+    made.close()
 
 
 def test_text_is_one_semantic_line(view, comparison):

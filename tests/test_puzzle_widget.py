@@ -9,6 +9,7 @@ import pytest
 from traitlets import TraitError
 
 from ppedu import Costs, gpipe, naive, one_f_one_b, simulate
+from ppedu.builders import interleaved, zb_h1, zb_h2
 from ppedu.explore import run as real_run
 from ppedu.explore.levels import LEVELS, Level
 from ppedu.explore.puzzle import Puzzle, puzzle
@@ -47,7 +48,7 @@ def test_a_new_one_shows_its_level(view):
     assert (board["level"], board["ranks"], board["placed"], board["total"]) == (5, 4, 0, 64)
     assert board["goal"] == LEVELS[4].goal
     assert board["given"] == "(F = 1, B = 1)"
-    assert board["names"][:2] + board["names"][-2:] == ["F0", "F1", "B6", "B7"]
+    assert board["names"] == [[[f"{kind}{j}" for j in range(8)] for kind in "FB"]] * 4
     assert board["tray"] == [["open"] * 16] * 4
     assert board["levels"] == [level.title for level in LEVELS]
     assert one.scene["marks"] == [{"time": 22, "label": "target 22"}]
@@ -55,7 +56,7 @@ def test_a_new_one_shows_its_level(view):
     assert one.text == "\n\n\n\n"
 
 
-@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
 def test_each_level_is_solved_through_the_page(view, number):
     one = view(number)
     solve(one)
@@ -65,6 +66,40 @@ def test_each_level_is_solved_through_the_page(view, number):
     assert one.board["said"][0] == "solved"
     assert [goal["kept"] for goal in one.board["goals"]] == [True] * len(one.board["goals"])
     assert one.scene["tracks"][0]["makespan"] == LEVELS[number - 1].target
+
+
+def test_a_board_with_two_stages_on_each_rank(view):
+    one = view(8)
+    assert (one.board["kinds"], one.board["total"], one.board["given"]) == (["F", "B"], 16, "(F = 1, B = 1)")
+    assert one.board["names"][1] == [["1F0", "1F1"], ["3F0", "3F1"], ["1B0", "1B1"], ["3B0", "3B1"]]
+    say(one, "place", rank=0, move="2F0")
+    assert one.board["said"][1].startswith("2F0 on rank 0 cannot come next: rank 0 waits at 2F0 for rank 1's 1F0")
+    say(one, "place", rank=0, move="0F0")
+    say(one, "place", rank=0, move="2F0")
+    assert one.board["said"][1] == (
+        "2F0 on rank 0: placed. It has to wait: rank 0's 2F0 waits for rank 1's 1F0, which has no place yet."
+    )
+    assert one.scene["tracks"][0]["waiting"][0][1:3] == ("2F0", "F")
+    one.text = interleaved(2, 2, 2).to_csv()
+    assert one.board["said"] == ("solved", "Solved. This is interleaved 1F1B.")
+    assert one._jobs()[0].schedule.name == "interleaved 1F1B"
+
+
+def test_a_board_where_a_backward_is_two(view):
+    one = view(11)
+    assert (one.board["kinds"], one.board["total"], one.board["given"]) == (
+        ["F", "I", "W"],
+        36,
+        "(F = 1, I = 1, W = 1)",
+    )
+    one.text = zb_h1(3, 4).to_csv()
+    assert one.board["said"] == ("solved", "Solved. This is ZB-H1.")
+    say(one, "load", text=zb_h2(3, 4).to_csv())
+    assert "in flight 4 4 4, rank 0 holds 4 (1 over)" in one.board["said"][1]
+    assert one.board["said"][1].endswith("This is ZB-H2.")
+    say(one, "load", text="F0 B0")
+    assert one.error == "rank 0: 0B0 is a whole backward. Here it is two operations, I and W"
+    assert one.not_real == ""
 
 
 def test_an_illegal_move_says_why_and_changes_nothing(view):
@@ -220,15 +255,15 @@ def test_text_that_cannot_be_loaded(view):
     assert (one.error, one.text) == ("", "0F0,0F1\n\n")
 
 
-@pytest.mark.parametrize("level", [0, 8, -1])
+@pytest.mark.parametrize("level", [0, 13, -1])
 def test_no_such_level(view, level):
-    with pytest.raises(ValueError, match="there are levels 1 to 7"):
+    with pytest.raises(ValueError, match="there are levels 1 to 12"):
         puzzle(level)
     one = view(3)
-    with pytest.raises(TraitError, match="there are levels 1 to 7"):
+    with pytest.raises(TraitError, match="there are levels 1 to 12"):
         one.level = level
     say(one, "set", values={"level": level})
-    assert one.error.startswith("there are levels 1 to 7")
+    assert one.error.startswith("there are levels 1 to 12")
     assert (one.level, one.board["level"]) == (3, 3)
 
 

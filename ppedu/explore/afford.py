@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ppedu import theory
-from ppedu.builders import SCHEDULES
 from ppedu.explore.settings import RANGES, Settings
-from ppedu.simulate import simulate
 
 MOST = int(RANGES["m"].high)
-_MANY = 10**4  # peaks that have not grown by then never will: they are at most p, or they grow with every microbatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,8 @@ class Afford:
 
 
 def afford(settings: Settings, budget: int | None) -> Afford:
-    """What a budget of `budget` activations in flight on every rank affords; None is no limit.
+    """What a budget of `budget` activations on every rank affords; None is no limit. One activation is what a microbatch
+    leaves on 1/p of the model.
 
     >>> afford(Settings("gpipe", p=4, m=8), budget=4)
     Afford(m=4, any=False, each=3.5)
@@ -45,17 +43,17 @@ def afford(settings: Settings, budget: int | None) -> Afford:
     >>> one.text, one.pace
     ('any m', 'at m = 64 each takes 2.09')
     """
-    name, p = settings.schedule, settings.p
-    fits = [m for m in range(1, MOST + 1) if budget is None or peak(name, p, m) <= budget]
-    m = max(fits)  # one microbatch always fits: a budget is at least 1
-    endless = m == MOST and (budget is None or peak(name, p, _MANY) <= budget)
+    m, endless = MOST, True
+    if budget is not None:
+        peaks = [peak(settings.schedule, settings.p, n, settings.v) for n in range(1, MOST + 2)]
+        fits = [n for n, most in enumerate(peaks, 1) if most <= budget]
+        m = min(MOST, max(fits))  # one microbatch always fits: a budget is at least 1
+        # Peaks that grow without end do so with every microbatch; the others are highest at some m below 2p.
+        endless = len(fits) == len(peaks)
     return Afford(m, endless, replace(settings, m=m).predicted().makespan / m)
 
 
-@lru_cache(maxsize=4096)
-def peak(name: str, p: int, m: int) -> int:
-    """The most in flight on any rank: by the closed form, or by simulation where there is none."""
-    try:
-        return max(theory.peak_in_flight(name, p, m))
-    except ValueError:
-        return max(simulate(SCHEDULES[name](p=p, m=m)).peak_in_flight)
+@lru_cache(maxsize=8192)
+def peak(name: str, p: int, m: int, v: int = 2) -> float:
+    """The most activations that any rank holds, in what a microbatch leaves on 1/p of the model."""
+    return max(theory.peak_activations(name, p, m, v))

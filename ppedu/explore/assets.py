@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from importlib.resources import files
 
+from ppedu.explore.scene import KEEPS
 from ppedu.palette import HATCH, PALETTE, SHAPE, WORD
 
 SHARED = ("layout.js", "paint.js", "over.js", "view.js", "panel.js")
@@ -15,7 +16,7 @@ SHARED = ("layout.js", "paint.js", "over.js", "view.js", "panel.js")
 @lru_cache
 def module(name: str) -> str:
     """An ES module: the palette as constants, the shared files, then `name`, which has the module's only export."""
-    constants = {"PALETTE": PALETTE, "SHAPE": SHAPE, "HATCH": HATCH, "WORD": WORD}
+    constants = {"PALETTE": PALETTE, "SHAPE": SHAPE, "HATCH": HATCH, "WORD": WORD, "KEEPS": KEEPS}
     head = "".join(f"const {key} = {json.dumps(value)};\n" for key, value in constants.items())
     return "\n".join([head, *map(_read, SHARED), _read(name)])
 

@@ -3,11 +3,11 @@
 function render({ model, el }) {
   const live = liveView(model, el, "Compare pipeline schedules");
   const { root, asker, on } = live;
-  const settings = settingControls(model, asker, on);
+  const settings = settingControls(model, asker, on, () => model.get("schedules"));
   const schedules = scheduleBoxes(model, asker);
   const budget = budgetControl(model, asker);
   const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
-  const run = new RunPanel(model, live.tell, { ranks: () => model.get("p"), label: "Run all for real" });
+  const run = new RunPanel(model, live.tell, { label: "Run all for real" });
   const table = h("div.figures.comparison", { role: "group", "aria-label": "time and memory" });
   const update = () => {
     schedules.update();
@@ -85,6 +85,8 @@ function budgetControl(model, asker) {
 function comparisonTable(rows, budget) {
   const longest = Math.max(...rows.map((row) => row.makespan));
   const largest = Math.max(budget ?? 0, ...rows.map((row) => row.peak));
+  const sized = rows.some((row) => row.stages);
+  const held = sized ? "most activations on a rank (1: a microbatch's on 1/p of the model)" : "most in flight on a rank";
   const bar = (kind, share, line) =>
     h("div.bar", {},
       h(`div.fill.${kind}`, { style: `width: ${100 * share}%` }),
@@ -96,8 +98,9 @@ function comparisonTable(rows, budget) {
   const over = (row) => (row.over ? h("b.wrong", {}, " over the budget") : "");
   return h("table", {}, h("tbody", {},
     figure("makespan", (row) => [bar("time", row.makespan / longest), h("b", {}, row.time), ` bubble ${row.bubble}`]),
-    figure(budget === null ? "most in flight on a rank" : `most in flight on a rank, budget ${budget}`, (row) => [
-      bar("memory", row.peak / largest, budget && budget / largest), h("b", {}, `${row.peak}`), over(row),
+    figure(budget === null ? held : `${held}, budget ${budget}`, (row) => [
+      bar("memory", row.peak / largest, budget && budget / largest), h("b", {}, row.most),
+      row.stages ? ` (${row.stages})` : "", row.weights ? `, ${row.weights}` : "", over(row),
     ]),
     budget === null ? null : figure("affords", (row) => [h("b", {}, row.afford), `: ${row.each}`])));
 }

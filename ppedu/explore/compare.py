@@ -15,7 +15,10 @@ def explore_compare(
     m: int = 8,
     *,
     budget: int | None = None,
+    v: int = 2,
     ratio: float = 1.0,
+    w_share: float = 0.5,
+    overlap: float = 1.0,
     transfer: float = 0.0,
     slow_stage: int | None = None,
     slow_factor: float = 2.0,
@@ -26,12 +29,15 @@ def explore_compare(
     how many microbatches each schedule affords. The other arguments are those of `ppedu.explore`; so are `static()`,
     the traitlets, and the errors.
 
+    Where stages are of different size (with v stages on each rank there are v times as many), memory is counted in what a
+    microbatch leaves on 1/p of the model, as `Timeline.peak_activations` does.
+
     >>> explore_compare(p=4, m=8).verdict[0]
     'The same makespan, 22; other memory: a rank holds up to 8 microbatches with GPipe, 4 with 1F1B.'
     """
     from ppedu.explore.comparison import Comparison
 
     return Comparison(
-        schedules=list(schedules), p=p, m=m, budget=budget, ratio=ratio, transfer=transfer,
-        slow_stage=slow_stage, slow_factor=slow_factor,
+        schedules=list(schedules), p=p, m=m, budget=budget, v=v, ratio=ratio, w_share=w_share, overlap=overlap,
+        transfer=transfer, slow_stage=slow_stage, slow_factor=slow_factor,
     )  # fmt: skip

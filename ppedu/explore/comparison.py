@@ -11,10 +11,9 @@ from traitlets import Bool, Int, List, Unicode
 from ppedu.explore import assets
 from ppedu.explore.afford import Afford, afford
 from ppedu.explore.controls import LiveView
-from ppedu.explore.figures import listed
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
-from ppedu.explore.settings import RANGES, Settings, check_name
+from ppedu.explore.settings import RANGES, Settings, check_name, words
 from ppedu.explore.titles import caption, title
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
@@ -62,8 +61,10 @@ class Comparison(LiveView):
     @property
     def settings(self) -> tuple[Settings, ...]:
         """The position of the controls, one for each schedule."""
-        rest = (self.p, self.m, self.ratio, self.transfer, self.slow_stage, self.slow_factor)
-        return tuple(Settings(name, *rest) for name in self.schedules)
+        return self._settings()
+
+    def _names(self) -> Sequence[str]:
+        return self.schedules
 
     @property
     def pairs(self) -> tuple[tuple[Timeline, ...], ...]:
@@ -92,10 +93,11 @@ class Comparison(LiveView):
     def _compute(self, key: Any, fresh: bool) -> None:
         settings, budget, overlaid = key
         pairs, first = self.pairs, settings[0]
+        sized = any(one.size != 1 for one in settings)
         predicted = [one.predicted() for one in settings]
         afforded = [afford(one, budget) for one in settings]
         self.measured = self._all_measured
-        self.rows = [_row(t, gets, budget) for t, gets in zip(predicted, afforded, strict=True)]
+        self.rows = [_row(t, gets, budget, sized) for t, gets in zip(predicted, afforded, strict=True)]
         self.verdict = [verdict(predicted), *budget_verdict(predicted, afforded, budget)]
         tracks = [
             Track(
@@ -107,7 +109,8 @@ class Comparison(LiveView):
             for n, t in enumerate(pair)
         ]  # fmt: skip
         measured = [pair[1] for pair in pairs if len(pair) == 2]
-        self._draw(tracks, caption=caption(first.p, first.m, first.words, measured), budget=budget)
+        said = caption(first.p, first.m, words(settings), measured)
+        self._draw(tracks, caption=said, budget=budget, activations=sized)
 
     def _jobs(self) -> list[Job]:
         return [Job(one.built()[0], one.costs(PACE, "s")) for one in self.settings]
@@ -131,19 +134,28 @@ def check_schedules(value: object) -> list[str]:
     return names
 
 
-def _row(t: Timeline, gets: Afford, budget: int | None) -> dict[str, Any]:
-    most = max(t.peak_in_flight)
+def _row(t: Timeline, gets: Afford, budget: int | None, sized: bool) -> dict[str, Any]:
+    """sized: stages are of different size, and what is in flight is counted by it."""
+    most = max(t.peak_activations)
     return {
         "name": t.schedule.name,
         "makespan": t.makespan,
         "time": f"{t.makespan:.4g}",
         "bubble": f"{100 * t.bubble_fraction:.1f} %",
         "peak": most,
-        "peaks": listed(t.peak_in_flight),
+        "most": f"{most:.4g}",
+        "stages": _stages(t) if sized else "",
+        "weights": "weights: 2 copies" if t.schedule.chains == 2 else "",
         "over": budget is not None and most > budget,
         "afford": gets.text,
         "each": gets.pace,
     }
+
+
+def _stages(t: Timeline) -> str:
+    """What is in flight, by count: '11 in flight, each 1/2'."""
+    parts = t.schedule.chain_length // t.schedule.num_ranks
+    return f"{max(t.peak_in_flight)} in flight" + (f", each 1/{parts}" if parts > 1 else "")
 
 
 def verdict(timelines: Sequence[Timeline]) -> str:
@@ -154,7 +166,7 @@ def verdict(timelines: Sequence[Timeline]) -> str:
     'The same makespan, 22; other memory: a rank holds up to 8 microbatches with GPipe, 4 with 1F1B.'
     """
     times = [t.makespan for t in timelines]
-    peaks = [max(t.peak_in_flight) for t in timelines]
+    peaks = [max(t.peak_activations) for t in timelines]
     names = [t.schedule.name for t in timelines]
     same_time = max(times) - min(times) <= 1e-9 * max(times)
     if same_time:
@@ -162,13 +174,18 @@ def verdict(timelines: Sequence[Timeline]) -> str:
     else:
         order = sorted(zip(times, names, strict=True))
         time = "Makespan: " + ", ".join(f"{name} {one:.4g}" for one, name in order)
+    if len({t.schedule.chain_length for t in timelines}) > 1:
+        what = ("activations of 1/p of the model", "activation of 1/p of the model")
+    else:
+        what = ("microbatches", "microbatch")
     if len(set(peaks)) == 1:
+        unit = "" if what[1] == "microbatch" else f" {what[peaks[0] == 1]}"
         if same_time:
-            return f"{time}, and the same memory: a rank holds up to {peaks[0]}."
-        return f"{time}; a rank holds up to {peaks[0]} with each."
-    held = ", ".join(f"{peak} with {name}" for peak, name in zip(peaks, names, strict=True))
-    held = held.replace(" with", " microbatches with" if peaks[0] != 1 else " microbatch with", 1)
-    return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {held}."
+            return f"{time}, and the same memory: a rank holds up to {peaks[0]:.4g}{unit}."
+        return f"{time}; a rank holds up to {peaks[0]:.4g}{unit} with each."
+    held = [f"{peak:.4g} with {name}" for peak, name in zip(peaks, names, strict=True)]
+    held[0] = held[0].replace(" with", f" {what[peaks[0] == 1]} with", 1)
+    return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {', '.join(held)}."
 
 
 def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int | None) -> list[str]:
@@ -176,4 +193,6 @@ def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], bu
     if budget is None:
         return []
     said = [f"{t.schedule.name} affords {gets.text}, {gets.pace}" for t, gets in zip(timelines, afforded, strict=True)]
-    return [f"With room for {budget} in flight: {'; '.join(said)}."]
+    sized = any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines)
+    what = f"activation{'s' * (budget != 1)} of 1/p of the model" if sized else "in flight"
+    return [f"With room for {budget} {what}: {'; '.join(said)}."]

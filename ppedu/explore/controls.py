@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from traitlets import Float, Int
+from traitlets import Float, Int, List
 
-from ppedu.explore.settings import NAMES, RANGES, check_stage
+from ppedu.explore.run import why_not_real
+from ppedu.explore.settings import NAMES, OWN, RANGES, SEVERAL, Settings, check_ranks, check_stage, ranks_of
 from ppedu.explore.widget import Check, View
 
 
@@ -15,32 +17,61 @@ def _ranged(name: str) -> Check:
     return lambda view, value: RANGES[name].check(name, value)
 
 
+_FREE = ("m", "v", "ratio", "w_share", "overlap", "transfer", "slow_factor")
+"""Controls whose values depend on no other control."""
+
+
 class LiveView(View):
     """What the explorers have in common: the settings of settings.py as traits."""
 
     p = Int(4).tag(sync=True)
     m = Int(8).tag(sync=True)
+    v = Int(2).tag(sync=True)
     ratio = Float(1.0).tag(sync=True)
+    w_share = Float(0.5).tag(sync=True)
+    overlap = Float(1.0).tag(sync=True)
     transfer = Float(0.0).tag(sync=True)
     slow_stage = Int(None, allow_none=True).tag(sync=True)
     slow_factor = Float(2.0).tag(sync=True)
+    ranks: List[int] = List(Int()).tag(sync=True)
+    """The p that can be chosen."""
 
     CHECKS: dict[str, Check] = {  # noqa: RUF012 - a table of the class
-        **{name: _ranged(name) for name in ("p", "m", "ratio", "transfer", "slow_factor")},
+        **{name: _ranged(name) for name in _FREE},
+        "p": lambda view, value: check_ranks(value, view._names()),
         "slow_stage": lambda view, value: check_stage(value, view.p),
     }
+    FIRST: dict[str, Check] = {  # noqa: RUF012 - a table of the class
+        "p": _ranged("p"),
+        "slow_stage": lambda view, value: value,
+    }
 
-    @traitlets.validate("p", "m", "ratio", "transfer", "slow_factor", "slow_stage")
+    @traitlets.validate("p", "slow_stage", *_FREE)
     def _validate_setting(self, proposal: Any) -> Any:
         return self._validate(proposal)
 
+    def _names(self) -> Sequence[str]:
+        """The schedules that are shown."""
+        raise NotImplementedError
+
+    def _settings(self) -> tuple[Settings, ...]:
+        """The position of the controls, one for each schedule."""
+        rest = (self.p, self.m, self.ratio, self.transfer, self.slow_stage, self.slow_factor)
+        return tuple(Settings(name, *rest, self.v, self.w_share, self.overlap) for name in self._names())
+
     def _fixed(self) -> dict[str, Any]:
         ranges = {name: {"low": r.low, "high": r.high, "step": r.step} for name, r in RANGES.items()}
-        return {**super()._fixed(), "ranges": ranges, "names": NAMES}
+        own = {name: sorted(keys) for name, keys in OWN.items()}
+        return {**super()._fixed(), "ranges": ranges, "names": NAMES, "own": own, "several": sorted(SEVERAL)}
 
     def _follow(self) -> None:
+        possible = ranks_of(self._names())
+        if self.ranks != possible:
+            self.ranks = possible
+        if self.p not in possible:  # a schedule was chosen that cannot have so many ranks
+            self.p = min(possible, key=lambda p: (abs(p - self.p), -p))
         if self.slow_stage is not None and self.slow_stage >= self.p:
             self.slow_stage = self.p - 1  # the slow stage follows p
 
-    def _ranks(self) -> int:
-        return self.p
+    def _why_not_real(self) -> str:
+        return next(filter(None, (why_not_real(one.built()[0]) for one in self._settings())), "")

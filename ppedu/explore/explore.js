@@ -8,9 +8,9 @@ function render({ model, el }) {
     asker.settle();
     asker.move({ schedule: value });
   });
-  const settings = settingControls(model, asker, on);
+  const settings = settingControls(model, asker, on, () => [model.get("schedule")]);
   const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
-  const run = new RunPanel(model, live.tell, { ranks: () => model.get("p"), label: "Run for real" });
+  const run = new RunPanel(model, live.tell, { label: "Run for real" });
   const moved = h("p.moved", { role: "status" });
   const table = h("div");
   const update = () => {
@@ -50,9 +50,9 @@ function moveLine(moved) {
 
 /* A figure a row: what it is, its value and what it was, and the formula with its numbers. Why there is none stands once. */
 function figureTable(rows) {
-  const row = ({ key, label, text, formula, numbers, before, way }) => {
+  const row = ({ key, label, text, formula, numbers, about, before, way }) => {
     const change = way && h("span.change", { "aria-label": `${WAYS[way]}, before: ${before}` }, ` ${ARROWS[way]} was ${before}`);
-    const why = formula ? [h("div", {}, `= ${formula}`), h("div", {}, `= ${numbers}`)] : ["simulated"];
+    const why = about ? [about] : formula ? [h("div", {}, `= ${formula}`), h("div", {}, `= ${numbers}`)] : ["simulated"];
     return h("tr", { "data-key": key },
       h("th", { scope: "row" }, label),
       h("td", {}, h("b", {}, text), change || null, h("div.why", {}, ...why)));

@@ -14,7 +14,7 @@ from ppedu.explore.controls import LiveView
 from ppedu.explore.figures import Figure, changes, figures
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
-from ppedu.explore.settings import NAMES, Settings, check_name
+from ppedu.explore.settings import NAMES, OWN, Settings, check_name, words
 from ppedu.explore.titles import caption, title
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Explorer(LiveView):
-    """One schedule. `schedule`, `p`, `m`, `ratio`, `transfer`, `slow_stage` and `slow_factor` are its controls.
+    """One schedule. `schedule`, `p`, `m`, `v`, `ratio`, `w_share`, `overlap`, `transfer`, `slow_stage` and `slow_factor`
+    are its controls.
 
     figures: the rows beside the picture. moved: what the last move changed, as {what, before, after}.
     overlay: lay the measured timeline over the predicted one, where these settings were run for real.
@@ -60,9 +61,10 @@ class Explorer(LiveView):
     @property
     def settings(self) -> Settings:
         """The position of the controls."""
-        return Settings(
-            self.schedule, self.p, self.m, self.ratio, self.transfer, self.slow_stage, self.slow_factor
-        )  # fmt: skip
+        return self._settings()[0]
+
+    def _names(self) -> Sequence[str]:
+        return (self.schedule,)
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -95,15 +97,14 @@ class Explorer(LiveView):
         self._tell_changes(*self._base)
         self.measured = settings in self._measured
         unit = PACE if overlaid else 1.0
-        words = ("predicted", "measured")
         tracks = [
             Track(
-                t, word=words[n] if overlaid else "", title=title(timelines) if n == 0 else (),
+                t, word=("predicted", "measured")[n] if overlaid else "", title=title(timelines) if n == 0 else (),
                 transfer=settings.transfer * unit if n == 0 else 0.0, structure=settings.built()[1] if n == 0 else None,
             )
             for n, t in enumerate(timelines)
         ]  # fmt: skip
-        self._draw(tracks, caption=caption(settings.p, settings.m, settings.words, timelines[1:]))
+        self._draw(tracks, caption=caption(settings.p, settings.m, words([settings]), timelines[1:]))
 
     def _tell_changes(self, before: Settings, old: Sequence[Figure]) -> None:
         settings, new = self._now or (before, old)
@@ -133,7 +134,10 @@ _SAID = {
     "schedule": "schedule",
     "p": "p",
     "m": "m",
+    "v": "v",
     "ratio": "B : F",
+    "w_share": "W of B",
+    "overlap": "F&B",
     "transfer": "transfer",
     "slow_stage": "slow stage",
     "slow_factor": "slow-down",
@@ -142,7 +146,12 @@ _SAID = {
 
 def _difference(before: Settings, after: Settings) -> dict[str, str]:
     """The controls that two positions differ in, as one text each."""
-    changed = [name for name in _SAID if getattr(before, name) != getattr(after, name)]
+
+    def shown(name: str) -> bool:
+        """A control that one of two schedules lacks has not been moved."""
+        return name not in OWN or {before.schedule, after.schedule} <= OWN[name]
+
+    changed = [name for name in _SAID if getattr(before, name) != getattr(after, name) and shown(name)]
 
     def text(settings: Settings, name: str) -> str:
         value = getattr(settings, name)

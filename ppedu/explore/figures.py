@@ -6,13 +6,17 @@ figure stands alone. Letters: p ranks, m microbatches, i a rank; F forward, B ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeAlias
 
 from ppedu import theory
 from ppedu.explore.settings import Settings
 from ppedu.timeline import Timeline
+
+Value: TypeAlias = float | tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +25,17 @@ class Figure:
 
     key, label: what it is, for programs and for people. value: as a number, or one a rank. text: as it is shown.
     formula: letters. numbers: the same with the numbers put in. note: why there is no formula, or "".
+    about: what is said in place of a formula, where none is to be expected.
     """
 
     key: str
     label: str
-    value: float | tuple[int, ...]
+    value: Value
     text: str
     formula: str = ""
     numbers: str = ""
     note: str = ""
+    about: str = ""
 
 
 def figures(settings: Settings, t: Timeline) -> tuple[Figure, ...]:
@@ -44,65 +50,73 @@ def figures(settings: Settings, t: Timeline) -> tuple[Figure, ...]:
     utilization 72.7 % = m / (m + p - 1) = 8/11
     peak in flight, rank by rank 4 3 2 1 = min(p - i, m) on rank i = 4 3 2 1
     """
-    values: dict[str, float | tuple[int, ...]] = {
+    schedule, name = t.schedule, settings.schedule
+    values: dict[str, Value] = {
         "makespan": t.makespan,
+        **({} if name in PLAIN else {"idle": max(t.idle)}),
         "bubble": t.bubble_fraction,
         "over ideal": t.bubble_over_ideal,
         "utilization": t.utilization,
         "peak": t.peak_in_flight,
+        **({"activations": t.peak_activations} if settings.size != 1 else {}),
     }
-    known, why = _closed_forms(settings), _why_simulated(settings)
+    known, why = closed_forms(settings), _why_simulated(settings)
     found = []
     for key, value in values.items():
         form = known.get(key)
         formula, numbers = (form.formula, form.numbers) if form else ("", "")
         found.append(Figure(key, LABELS[key], value, text_of(key, value), formula, numbers, "" if form else why))
+    if schedule.chains == 2:
+        about = "one for each direction; their gradients are summed before the optimizer step"
+        found.append(Figure("weights", LABELS["weights"], 2.0, "2 copies", about=about))
     return tuple(found)
 
 
+PLAIN = ("naive", "gpipe", "1f1b")
 LABELS = {
     "makespan": "makespan",
+    "idle": "idle time, most of any rank",
     "bubble": "bubble, of the makespan",
     "over ideal": "bubble, over the ideal time",
     "utilization": "utilization",
     "peak": "peak in flight, rank by rank",
+    "activations": "the same in activations of 1/p of the model",
+    "weights": "weights",
 }
 
 
-def text_of(key: str, value: float | Sequence[int]) -> str:
+def text_of(key: str, value: float | Sequence[float]) -> str:
     """A figure's value as it is shown."""
     if not isinstance(value, int | float):
         return listed(value)
-    return f"{value:.4g}" if key == "makespan" else f"{100 * value:.1f} %"
+    return f"{value:.4g}" if key in ("makespan", "idle") else f"{100 * value:.1f} %"
 
 
-def listed(peaks: Sequence[int]) -> str:
+def listed(peaks: Sequence[float]) -> str:
     """One figure a rank, or what they have in common where they are all the same."""
     if len(peaks) > 8 and len(set(peaks)) == 1:
-        return f"{peaks[0]} on every rank"
-    return " ".join(map(str, peaks))
+        return f"{peaks[0]:.4g} on every rank"
+    return " ".join(f"{peak:.4g}" for peak in peaks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
     """A closed form: its value, by `theory`, and how it is written."""
 
-    value: float | tuple[int, ...]
+    value: Value
     formula: str
     numbers: str
 
 
-def _closed_forms(settings: Settings) -> dict[str, _Form]:
+def closed_forms(settings: Settings) -> dict[str, _Form]:
     """The closed forms that hold for these settings. What is in flight depends on the order alone, never on times."""
     name, p, m = settings.schedule, settings.p, settings.m
-    peak = {"naive": "1", "gpipe": "m", "1f1b": "min(p - i, m) on rank i"}.get(name)
-    if peak is None:
-        return {}
-    peaks = theory.peak_in_flight(name, p, m)
-    held = {"peak": _Form(peaks, peak, listed(peaks))}
+    held = _memory(settings)
     if not (settings.even and settings.free):
         return held
-    scale = settings.slow_factor if settings.slow_stage == 0 and p == 1 else 1.0
+    if name not in PLAIN:
+        return {**_split_or_wrapped(settings), **held}
+    scale = _scale(settings)
     forward, backward = scale, scale * settings.ratio
     both = f"({forward:g} + {backward:g})"
     if name == "naive":
@@ -123,6 +137,101 @@ def _closed_forms(settings: Settings) -> dict[str, _Form]:
     }
 
 
+def _scale(settings: Settings) -> float:
+    """How slow the one rank is, where there is but one."""
+    return settings.slow_factor if settings.slow_stage == 0 and settings.p == 1 else 1.0
+
+
+def _times(settings: Settings) -> dict[str, float]:
+    """What operations take on 1/p of the model, by the names that `theory` knows."""
+    scale, ratio = _scale(settings), settings.ratio
+    return {
+        "forward": scale,
+        "backward": scale * ratio,
+        "input_grad": scale * ratio * (1 - settings.w_share),
+        "weight_grad": scale * ratio * settings.w_share,
+        "overlapped": scale * settings.overlap * (1 + ratio),
+    }
+
+
+_IDLE = {
+    "interleaved": ("(p - 1)(F + B) / v", "(p - 1 + (v - 1)(p - m))(F + B) / v"),
+    "looped_bfs": ("(p - 1)(F + B) / v", "(p - 1 + (v - 1)(p - m))(F + B) / v"),
+    "zb_h1": ("(p - 1)(F + I - W)", "(p - 1)(F + I - W) + (p - m) W"),
+}
+"""How `theory.IDLE` is written for m >= p, and for m < p."""
+_PAIRS = {"dualpipe": "(m - p - 1)(F + B - F&B)", "dualpipev": "(m - p - 0.5)(F + B - F&B)"}
+
+
+def _split_or_wrapped(settings: Settings) -> dict[str, _Form]:
+    """The closed forms of the schedules that are known by what a rank idles; {} where their conditions do not hold."""
+    name, p, m, v, times = settings.schedule, settings.p, settings.m, settings.v, _times(settings)
+    try:
+        idle = theory.idle(name, p, m, v, **times)
+        makespan = theory.makespan_of(name, p, m, v, **times)
+    except ValueError:
+        return {}
+    formula = _IDLE[name][m < p] if name in _IDLE else theory.IDLE[name].formula
+    forms = {"idle": _Form(idle, formula, put_in(formula, settings))}
+    saves = f" - {_PAIRS[name]}" if settings.overlap != 1 else ""
+    said = f"m (F + B){saves} + idle"
+    forms["makespan"] = _Form(makespan, said, put_in(said, settings).replace("idle", f"{idle:.4g}"))
+    if saves:
+        return forms  # the ranks have different work, and so different idle times
+    work = makespan - idle
+    for key, value, letters, shown in (
+        ("bubble", idle / makespan, "idle / makespan", f"{idle:.4g}/{makespan:.4g}"),
+        ("over ideal", idle / work, "idle / (m (F + B))", f"{idle:.4g}/{work:.4g}"),
+        ("utilization", work / makespan, "m (F + B) / makespan", f"{work:.4g}/{makespan:.4g}"),
+    ):
+        forms[key] = _Form(value, letters, shown)
+    return forms
+
+
+def put_in(formula: str, settings: Settings) -> str:
+    """A formula with the numbers in place of its letters.
+
+    >>> put_in("m (F + B) + (p - 1)(F + I - W)", Settings("zb_h1", p=4, m=8, ratio=2))
+    '8 x (1 + 2) + (4 - 1)(1 + 1 - 1)'
+    """
+    times = _times(settings)
+    numbers = {"p": settings.p, "m": settings.m, "v": settings.v}
+    letters = dict(zip(("F", "B", "I", "W", "F&B"), times.values(), strict=True))
+
+    def number(match: re.Match[str]) -> str:
+        value = {**numbers, **letters}[match[2]]
+        return f"{match[1]} x {value:.4g}" if match[1] else f"{value:.4g}"
+
+    put = re.sub(r"(\d?)\b(F&B|[pmvFBIW])\b", number, re.sub(r"(\d)([pW])", r"\1 x \2", formula))
+    return re.sub(r"(\d|\)) (?=[\d(]|max)", r"\1 x ", put)
+
+
+def _memory(settings: Settings) -> dict[str, _Form]:
+    """What is in flight: by `theory`, for any times."""
+    name, p, m, v = settings.schedule, settings.p, settings.m, settings.v
+    peaks = theory.peak_in_flight(name, p, m, v)
+    size = -(-m // max(1, m // p))  # of interleaved's first round
+    wrapped = f"2(p - i - 1) + (v - 1) {'p' if size == p else size} + 1"
+    formulas = {
+        "naive": "1",
+        "gpipe": "m",
+        "1f1b": "min(p - i, m) on rank i",
+        "interleaved": f"min(m v, {wrapped}) on rank i" if v > 1 else "min(p - i, m) on rank i",
+        "looped_bfs": "m v",
+        "zb_h1": "min(p, m)",
+        "zb_h2": "min(2p - 1, m)",
+        "zb_v": "min(2p, m + min(m, i + 1)) on rank i",
+        "dualpipev": "min(2p + 1, m + min(m, i + 1)) on rank i",
+    }
+    if name == "dualpipe" and set(peaks) == {p + 1}:
+        formulas[name] = "p + 1"
+    forms = {"peak": _Form(peaks, formulas[name], listed(peaks))} if name in formulas else {}
+    if settings.size != 1:
+        held = tuple(settings.size * peak for peak in peaks)
+        forms["activations"] = _Form(held, f"peak in flight / {1 / settings.size:.0f}", listed(held))
+    return forms
+
+
 def _share(part: int, whole: int) -> str:
     """A fraction, and the same in lowest terms where that differs."""
     written, lowest = f"{part}/{whole}", str(Fraction(part, whole))
@@ -132,24 +241,29 @@ def _share(part: int, whole: int) -> str:
 def _why_simulated(settings: Settings) -> str:
     reasons = []
     if not settings.even:
-        reasons.append("one stage is slower")
+        several = len(settings.built()[0].rank_of_stage) > settings.p
+        reasons.append("one rank is slower" if several else "one stage is slower")
     if not settings.free:
         reasons.append("messages take time")
-    if not reasons:
+    if reasons:
+        return f"Simulated: the formulas hold for equal stages and free messages, but {' and '.join(reasons)}."
+    if settings.schedule in PLAIN:
         return "Simulated: no closed form is known here."
-    return f"Simulated: the formulas hold for equal stages and free messages, but {' and '.join(reasons)}."
+    more = "; and pairs that overlap leave the ranks with different work" if settings.overlap != 1 else ""
+    return f"Simulated: the closed form is known for {theory.IDLE[settings.schedule].holds}{more}."
 
 
 def changes(before: Sequence[Figure], after: Sequence[Figure]) -> dict[str, tuple[str, str]]:
     """How a move changed the figures that it changed: (text before, 'up', 'down' or 'other')."""
-    found = {}
-    for old, new in zip(before, after, strict=True):
-        if old.text == new.text:
+    found, olds = {}, {old.key: old for old in before}
+    for new in after:
+        old = olds.get(new.key)
+        if old is None or old.text == new.text:
             continue
         a, b = (_size(one.value) for one in (old, new))
         found[new.key] = (old.text, "up" if b > a else "down" if b < a else "other")
     return found
 
 
-def _size(value: float | tuple[int, ...]) -> float:
+def _size(value: Value) -> float:
     return value if isinstance(value, int | float) else float(max(value))

@@ -17,6 +17,9 @@ function cursorText(scene, value) {
   return scene.unit ? `${digits} ${scene.unit}` : `${digits}`;
 }
 
+/* How much is in flight: a whole number, or shares of a larger unit. */
+const heldText = (count) => `${Number(count.toPrecision(3))}`;
+
 // where things stand
 
 const widths = new Map();
@@ -99,7 +102,8 @@ function layout(scene, options, width, ctx, font) {
     }
   }
   lay.bottom = y + 2;
-  lay.height = Math.ceil(lay.bottom + 34 * big);
+  placeKey(scene, options, lay, ctx);
+  lay.height = Math.ceil(lay.bottom + 34 * big + 1.7 * lay.small * lay.keyLines);
   lay.scale = (width - lay.left - lay.right) / (scene.span || 1);
   lay.x = (time) => lay.left + time * lay.scale;
   lay.texts = textLevels(scene, lay, ctx);
@@ -114,10 +118,36 @@ function sides(scene, options, lay, ctx, groups) {
   lay.words = words.length && lay.width > 560 ? widest(words, lay.small - 1) + 8 : 0;
   lay.left = Math.ceil(8 + widest([`rank ${most - 1}`], lay.label) + 8 + lay.words);
   lay.gauge = options.strips ? 7 : 0;
-  lay.right = options.strips ? Math.ceil(10 + lay.gauge + 6 + widest(["peak 88"], lay.small) + 4) : 10;
+  lay.right = options.strips ? Math.ceil(10 + lay.gauge + 6 + widest(scene.tracks.flatMap((track) => ["peak 88", ...track.peaks.map((peak) => `peak ${heldText(peak)}`)]), lay.small) + 4) : 10;
 }
 
-/* For each kind the text that nearly all of its boxes have room for (its place in the name list), and its size. */
+/* What the shapes mean: [[kind, word, left, line]]. It stands right of the axis label (line 0), or on lines of its own below it
+   where that leaves too little room. */
+function placeKey(scene, options, lay, ctx) {
+  const kinds = ["F", "B", "I", "W"].filter((kind) => scene.tracks.some((track) => track.kind.some((one) => one.includes(kind))));
+  const key = [...kinds.map((kind) => [kind, WORD[kind]]), ["idle", "bubble"]];
+  if (options.strips) key.push(["flight", scene.held]);
+  if (options.path) key.push(["path", "critical path"]);
+  const wide = key.map(([, word]) => 1.5 * lay.small + 5 + em(ctx, word, false, lay.font) * lay.small + 14);
+  const whole = wide.reduce((sum, one) => sum + one, -14);
+  const end = lay.width - lay.right;
+  const beside = end - whole >= lay.left + em(ctx, scene.label, false, lay.font) * lay.small + 20;
+  let [x, line] = beside ? [end - whole, 0] : [lay.left, 1];
+  lay.key = key.map((one, n) => {
+    if (!beside && x > lay.left && x + wide[n] - 14 > end) [x, line] = [lay.left, line + 1];
+    x += wide[n];
+    return [...one, x - wide[n], line];
+  });
+  lay.keyLines = line;
+}
+
+/* What a box can say, the fullest first: stage, kind and microbatch; without the stage, which its shade tells; the
+   microbatch alone; where even that is too long, the kind. */
+const SHORTER = [
+  (name) => name, (name) => name.replace(/^\d+/, ""), (name) => name.replace(/^.*[FBIW]/, ""), (name) => name.replace(/\d/g, ""),
+];
+
+/* For each kind the text that nearly all of its boxes have room for (its place in SHORTER), and its size. */
 function textLevels(scene, lay, ctx) {
   const rooms = new Map();
   for (const track of scene.tracks) {
@@ -126,7 +156,8 @@ function textLevels(scene, lay, ctx) {
       if (!rooms.has(kind)) rooms.set(kind, { wide: [], name: "" });
       const found = rooms.get(kind);
       found.wide.push((track.end[i] - track.start[i]) * lay.scale - 3);
-      if (track.name[i].length > found.name.length) found.name = track.name[i];
+      for (const name of kind.length > 1 ? track.name[i].split("&") : [track.name[i]])
+        if (name.length > found.name.length) found.name = name;
     }
   }
   const height = lay.lanes.length ? lay.lanes[0].height : 0;
@@ -135,8 +166,8 @@ function textLevels(scene, lay, ctx) {
     wide.sort((a, b) => a - b);
     const narrow = wide[Math.floor(wide.length / 10)];
     const tall = 0.72 * height * (kind.length > 1 ? 0.5 : SHAPE[kind][1] - SHAPE[kind][0]);
-    const options = kind.length > 1 ? [name.split("&")[0]] : [name, name.replace(/^.*[FBIW]/, "")];
-    options.some((text, level) => {
+    SHORTER.some((shorten, level) => {
+      const text = shorten(name);
       const size = Math.min(lay.label + 1, tall, narrow / em(ctx, text, true, lay.font));
       if (size >= SMALLEST) levels[kind] = { level, size };
       return size >= SMALLEST;

@@ -77,7 +77,7 @@ function paintLevels(ctx, scene, lay, colors, time) {
     ctx.fillStyle = colors.ink;
     const y = lane.stripTop + Math.min(lane.strip / 2, lane.strip - 0.45 * lay.small);
     setFont(ctx, lay, lay.small, over);
-    ctx.fillText(time === null ? `peak ${peak}` : `now ${now}`, x + lay.gauge + 5, y);
+    ctx.fillText(time === null ? `peak ${heldText(peak)}` : `now ${heldText(now)}`, x + lay.gauge + 5, y);
     if (over && lane.height > lay.small) ctx.fillText("over", x + lay.gauge + 5, y - 1.15 * lay.small);
   }
 }

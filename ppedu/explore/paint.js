@@ -143,9 +143,9 @@ function paintBoxes(ctx, scene, lay, colors, list, paths) {
   for (const [k, i, rank] of list) {
     const track = scene.tracks[k];
     const kind = track.kind[i];
-    let pale = track.pale ? track.pale[i] : 0;
-    if (paths?.[k] && !paths[k].has(i)) pale = 0.5 + pale / 2;
     for (let part = 0; part < kind.length; part++) {
+      let pale = track.pale ? (track.pale[i][part] ?? track.pale[i]) : 0;
+      if (paths?.[k] && !paths[k].has(i)) pale = 0.5 + pale / 2;
       const key = kind[part] + pale;
       if (!groups.has(key)) groups.set(key, { kind: kind[part], pale, boxes: [] });
       groups.get(key).boxes.push([k, i, part, boxOf(scene, lay, k, i, rank, part)]);
@@ -199,9 +199,10 @@ function paintNames(ctx, scene, lay, boxes, color) {
     const text = lay.texts[track.kind[i]];
     if (!text) continue;
     const name = track.kind[i].length > 1 ? track.name[i].split("&")[part] : track.name[i];
-    let said = text.level ? name.replace(/^.*[FBIW]/, "") : name;
-    if (em(ctx, said, true, lay.font) * text.size > w - 1) said = said.replace(/^.*[FBIW]/, "");
-    if (em(ctx, said, true, lay.font) * text.size > w - 1) continue;
+    const fits = (level) => level >= text.level && em(ctx, SHORTER[level](name), true, lay.font) * text.size <= w - 1;
+    const level = [0, 1, 2, 3].find(fits);
+    if (level === undefined) continue;
+    const said = SHORTER[level](name);
     if (size !== text.size) setFont(ctx, lay, (size = text.size), true);
     else if (!ctx.font.includes(`${size}px`)) setFont(ctx, lay, size, true); // em() measured a new text
     ctx.fillText(said, x + w / 2, y + h / 2 + 1);
@@ -356,20 +357,12 @@ function paintAxis(ctx, scene, lay, options, colors) {
   paintKey(ctx, scene, lay, options, colors, y + 8 + 1.7 * lay.small);
 }
 
-/* What the shapes mean, right of the axis label; the last ones go where there is no room. */
-function paintKey(ctx, scene, lay, options, colors, y) {
-  const kinds = ["F", "B", "I", "W"].filter((kind) => scene.tracks.some((track) => track.kind.some((one) => one.includes(kind))));
-  const key = kinds.map((kind) => [kind, WORD[kind]]);
-  key.push(["idle", "bubble"]);
-  if (options.strips) key.push(["flight", "in flight"]);
-  if (options.path) key.push(["path", "critical path"]);
+/* What the shapes mean, from the line of the axis label on. */
+function paintKey(ctx, scene, lay, options, colors, first) {
   const size = lay.small;
-  const wide = ([, word]) => 1.5 * size + 5 + em(ctx, word, false, lay.font) * size + 14;
-  let room = lay.width - lay.right - lay.left - em(ctx, scene.label, false, lay.font) * size - 20;
-  while (key.length && key.reduce((sum, one) => sum + wide(one), -14) > room) key.pop();
-  let x = lay.width - lay.right - key.reduce((sum, one) => sum + wide(one), -14);
   ctx.textAlign = "left";
-  for (const [kind, word] of key) {
+  for (const [kind, word, x, line] of lay.key) {
+    const y = first + 1.7 * size * line;
     const [w, hgt] = [1.5 * size, 1.1 * size];
     const [top, bottom] = SHAPE[kind] || (kind === "flight" ? [0.45, 1] : [0, 1]);
     ctx.fillStyle = kind === "path" ? colors.paper : kind in SHAPE ? colors[kind] : colors.idle;
@@ -394,7 +387,6 @@ function paintKey(ctx, scene, lay, options, colors, y) {
     setFont(ctx, lay, size, false);
     ctx.fillStyle = colors.quiet;
     ctx.fillText(word, x + w + 5, y);
-    x += wide([kind, word]);
   }
 }
 

@@ -139,6 +139,10 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
     invalid(wrong) {
       box.setAttribute("aria-invalid", wrong);
     },
+    limit(low, high, step) {
+      for (const one of [bar, box]) [one.min, one.max] = [low, high];
+      bar.step = step;
+    },
     disable(off, why = "") {
       bar.disabled = box.disabled = off;
       element.title = off ? why : title;
@@ -219,8 +223,8 @@ class Transport {
 
 /* "Run for real": progress, stop, and how it ended. */
 class RunPanel {
-  constructor(model, ask, { ranks, label }) {
-    [this.model, this.ranks] = [model, ranks];
+  constructor(model, ask, { label }) {
+    this.model = model;
     this.go = button(label, () => ask({ do: "run" }), { title: "Train the course's model with these settings, in processes of its own" });
     this.go.classList.add("ppedu-go");
     this.halt = button("Stop", () => ask({ do: "stop" }));
@@ -228,27 +232,26 @@ class RunPanel {
     this.text = h("span.run-text", { role: "status", "aria-live": "polite" });
     this.element = h("div.run", { role: "group", "aria-label": "run for real" }, this.go, this.halt, this.bar, this.text);
     this.changed = () => this.update();
-    model.on("change:run", this.changed);
+    for (const name of ["run", "not_real"]) model.on(`change:${name}`, this.changed);
     this.update();
   }
 
   update() {
     const run = this.model.get("run");
     const busy = ["starting", "running", "stopping"].includes(run.state);
-    const fixed = this.model.get("fixed");
-    const many = this.ranks() > fixed.most_ranks;
+    const not = this.model.get("not_real");
     this.element.dataset.state = run.state;
-    this.go.disabled = busy || many;
+    this.go.disabled = busy || Boolean(not);
     this.halt.hidden = this.bar.hidden = !busy;
     this.halt.disabled = run.state === "stopping";
     if (run.step) [this.bar.max, this.bar.value] = [run.steps, run.step];
     else this.bar.removeAttribute("value"); // it goes to and fro until the first step is done
-    this.text.textContent = many && !busy ? fixed.too_many : run.text;
+    this.text.textContent = not && !busy ? not : run.text;
     this.text.classList.toggle("ppedu-wrong", run.state === "failed");
   }
 
   destroy() {
-    this.model.off("change:run", this.changed);
+    for (const name of ["run", "not_real"]) this.model.off(`change:${name}`, this.changed);
   }
 }
 
@@ -318,14 +321,20 @@ function viewSwitches(model, root, view, on) {
   return { element: h("div.switches", { role: "group", "aria-label": "show" }, toggles.map(([, one]) => one.element)), set };
 }
 
-/* The controls that all explorers have, for the traits of settings.py. They follow the model. */
-function settingControls(model, asker, on) {
-  const { ranges } = model.get("fixed");
+/* The controls that all explorers have, for the traits of settings.py. They follow the model. chosen() lists the names of
+   the schedules that are shown: what none of them has is not shown. */
+function settingControls(model, asker, on, chosen) {
+  const { ranges, own, several } = model.get("fixed");
   const use = (name) => ({ use: (value) => asker.move({ [name]: value }), settle: () => asker.settle() });
   const sliders = {
     p: slider("ranks p", ranges.p, use("p")),
     m: slider("microbatches m", ranges.m, use("m")),
+    v: slider("stages a rank v", ranges.v, use("v")),
     ratio: slider("B takes × F", ranges.ratio, use("ratio")),
+    w_share: slider("W's share of B", ranges.w_share, use("w_share")),
+    overlap: slider("F&B × (F + B)", ranges.overlap, {
+      ...use("overlap"), title: "What an overlapped pair takes: 1 on a single stream, less with kernels that overlap",
+    }),
     transfer: slider("transfer (× F)", ranges.transfer, use("transfer")),
     slow_factor: slider("slower by ×", ranges.slow_factor, use("slow_factor")),
   };
@@ -337,16 +346,22 @@ function settingControls(model, asker, on) {
     for (const [name, one] of Object.entries(sliders)) {
       one.invalid(model.get("error").startsWith(`${name} `));
       one.set(model.get(name));
+      if (own[name]) one.element.hidden = !chosen().some((key) => own[name].includes(key));
     }
-    const p = model.get("p");
-    slow.fill([[null, "none"], ...Array.from({ length: p }, (_, stage) => [stage, `stage ${stage}`])]);
+    const [p, possible] = [model.get("p"), model.get("ranks")];
+    sliders.p.limit(possible[0], possible[possible.length - 1], possible.length > 1 ? possible[1] - possible[0] : 1);
+    sliders.p.set(p);
+    const what = chosen().some((key) => several.includes(key)) ? "rank" : "stage"; // all that the rank holds is slow then
+    slow.element.querySelector("label").textContent = `slow ${what}`;
+    slow.fill([[null, "none"], ...Array.from({ length: p }, (_, rank) => [rank, `${what} ${rank}`])]);
     slow.set(model.get("slow_stage"));
     sliders.slow_factor.disable(model.get("slow_stage") === null, "Choose the slow stage first");
     sliders.transfer.disable(p === 1, "One rank sends no messages");
   };
   const later = soon(update);
-  for (const name of [...Object.keys(sliders), "slow_stage", "error", "answered"]) on(`change:${name}`, later);
+  for (const name of [...Object.keys(sliders), "ranks", "schedule", "schedules", "slow_stage", "error", "answered"]) on(`change:${name}`, later);
   update();
-  const { p, m, ratio, transfer, slow_factor } = sliders;
-  return { sliders, elements: [p.element, m.element, ratio.element, transfer.element, slow.element, slow_factor.element] };
+  const { p, m, v, ratio, w_share, overlap, transfer, slow_factor } = sliders;
+  const elements = [p, m, v, ratio, w_share, overlap, transfer, slow, slow_factor].map((one) => one.element);
+  return { sliders, elements };
 }

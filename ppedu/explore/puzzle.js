@@ -4,7 +4,7 @@
 function render({ model, el }) {
   const live = liveView(model, el, "Build a pipeline schedule by hand");
   const { root, view, on } = live;
-  for (const kind of ["F", "B"]) {
+  for (const kind of ["F", "B", "I", "W"]) {
     root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, PALETTE[kind]);
     root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, textOn(PALETTE[kind]));
   }
@@ -15,7 +15,7 @@ function render({ model, el }) {
   const [head, goals, said, , moves, hints, saved] = parts;
   const overlay = toggle("measured", (value) => set({ overlay: value }));
   live.switches.append(overlay.element);
-  const run = new RunPanel(model, ask, { ranks: () => model.get("board").ranks, label: "Run for real" });
+  const run = new RunPanel(model, ask, { label: "Run for real" });
 
   const update = () => {
     const board = model.get("board");
@@ -101,11 +101,12 @@ class Answer {
     this.element = h("div.answer", {}, this.text, this.next);
   }
 
-  update({ said: [kind, text], level, levels, placed, total }) {
+  update({ said: [kind, text], level, levels, placed, total, kinds }) {
     this.level = level;
     this.element.dataset.kind = kind;
     const signs = { refused: "✗ ", solved: "★ ", placed: "✓ ", undone: "↶ ", done: "○ " };
-    const start = "Choose an operation below: it becomes the next one of its rank. Keys: arrows, F or B, Enter; U takes back.";
+    const start = "Choose an operation below: it becomes the next one of its rank. Keys: arrows, " +
+      `${kinds.slice(0, -1).join(", ")} or ${kinds[kinds.length - 1]}, Enter; U takes back.`;
     const now = kind === "start" ? start : (signs[kind] ?? "") + text;
     if (this.text.textContent !== now) this.text.textContent = now;
     this.next.hidden = kind !== "solved" || level === 0 || level >= levels.length;
@@ -113,8 +114,8 @@ class Answer {
   }
 }
 
-/* All operations, a row a rank. Those that are placed stay, faint: one that is tried twice is told why it cannot be.
-   One button at a time is in the tab order; arrow keys go from there. */
+/* All operations, a row a rank, in groups of a kind and a stage. Those that are placed stay, faint: one that is tried twice
+   is told why it cannot be. One button at a time is in the tab order; arrow keys go from there. */
 class Tray {
   constructor(place) {
     this.place = place;
@@ -134,32 +135,35 @@ class Tray {
         if (cell.dataset.state === state) return;
         cell.dataset.state = state;
         const words = { placed: "placed", open: "not placed", legal: "can come next", illegal: "cannot come next" };
-        cell.setAttribute("aria-label", `${this.names[column]} on rank ${rank}, ${words[state]}`);
+        cell.setAttribute("aria-label", `${this.names[rank][column]} on rank ${rank}, ${words[state]}`);
       }));
+    if (board.placed !== this.placed) this.typed = "";
     if (board.placed > this.placed && this.states[this.rank][this.column] === "placed") this.onwards();
     this.placed = board.placed;
     this.show(this.element.contains(document.activeElement));
   }
 
-  build({ names, ranks }, shape) {
-    [this.shape, this.names, this.half] = [shape, names, names.length / 2];
-    [this.rank, this.column, this.placed] = [0, 0, 0];
-    const cell = (name, rank, column) => {
-      const kind = column < this.half ? "F" : "B";
-      return h("button.cell", {
-        type: "button", tabindex: "-1", "data-kind": kind, "data-op": name, "data-rank": rank,
+  build({ names, ranks, kinds }, shape) {
+    [this.shape, this.kinds] = [shape, kinds];
+    this.names = names.map((groups) => groups.flat());
+    this.group = names.map((groups) => groups.flatMap((group, g) => group.map(() => g))); // of each column
+    [this.rank, this.column, this.placed, this.typed] = [0, 0, 0, ""];
+    const cell = (name, rank, column) =>
+      h("button.cell", {
+        type: "button", tabindex: "-1", "data-kind": letterOf(name), "data-op": name, "data-rank": rank,
         onclick: () => {
           this.go(rank, column, false);
           this.place(rank, name);
         },
         onfocus: () => this.go(rank, column, false),
       }, name);
-    };
-    this.rows = Array.from({ length: ranks }, (_, rank) => names.map((name, column) => cell(name, rank, column)));
+    const longest = Math.max(...this.names.flat().map((name) => name.length));
+    this.element.style.setProperty("--ppedu-cell", `${0.6 + 0.61 * longest}em`);
+    this.rows = Array.from({ length: ranks }, (_, rank) => this.names[rank].map((name, column) => cell(name, rank, column)));
     this.element.replaceChildren(...this.rows.map((row, rank) =>
       h("div.row", { role: "group", "aria-label": `rank ${rank}` },
         h("span.rank", { "aria-hidden": "true" }, `rank ${rank}`),
-        h("span.cells", {}, row.slice(0, this.half)), h("span.cells", {}, row.slice(this.half)))));
+        names[rank].map((_, g) => h("span.cells", {}, row.filter((_, column) => this.group[rank][column] === g))))));
   }
 
   go(rank, column, focus = true) {
@@ -182,15 +186,17 @@ class Tray {
     this.go(rank, Math.max(found, 0), false);
   }
 
-  /* After a move: the next one of the kind on this rank, else the first that is left there. */
+  /* After a move: the next one of the kind and stage on this rank, else of the kind, else the first that is left there. */
   onwards() {
     const left = this.left(this.rank);
-    const same = left.filter((column) => column < this.half === this.column < this.half);
-    this.column = same.find((column) => column > this.column) ?? same[0] ?? left[0] ?? this.column;
+    const [names, group] = [this.names[this.rank], this.group[this.rank]];
+    const same = left.filter((column) => group[column] === group[this.column]);
+    const kind = left.filter((column) => letterOf(names[column]) === letterOf(names[this.column]));
+    this.column = same.find((column) => column > this.column) ?? same[0] ?? kind[0] ?? left[0] ?? this.column;
   }
 
   left(rank) {
-    return this.names.map((_, column) => column).filter((column) => this.states[rank][column] !== "placed");
+    return this.names[rank].map((_, column) => column).filter((column) => this.states[rank][column] !== "placed");
   }
 
   key(event) {
@@ -204,35 +210,45 @@ class Tray {
   arrow(key) {
     const left = this.left(this.rank);
     const last = this.rows.length - 1;
+    if (!["Home", "End"].includes(key) && !key.startsWith("Arrow")) return false;
+    this.typed = "";
     if (key === "ArrowRight") this.go(this.rank, left.find((column) => column > this.column) ?? this.column);
     else if (key === "ArrowLeft") this.go(this.rank, left.findLast((column) => column < this.column) ?? this.column);
     else if (key === "ArrowUp") this.go(Math.max(0, this.rank - 1), this.column);
     else if (key === "ArrowDown") this.go(Math.min(last, this.rank + 1), this.column);
     else if (key === "Home") this.go(this.rank, left[0] ?? 0);
-    else if (key === "End") this.go(this.rank, left[left.length - 1] ?? this.names.length - 1);
-    else return false;
+    else this.go(this.rank, left[left.length - 1] ?? this.names[this.rank].length - 1);
     return true;
   }
 
-  /* F and B choose the first that is left on this rank; digits after it, another one: F 1 2. */
+  /* A letter of the board's kinds chooses the first that is left of it on this rank; again, the first of the rank's other
+     stage. Digits after it choose another microbatch: F 1 2. */
   letter({ key }) {
     const letter = key.toUpperCase();
-    if (letter === "F" || letter === "B") {
+    const [names, group] = [this.names[this.rank], this.group[this.rank]];
+    if (this.kinds.includes(letter)) {
+      const firsts = this.left(this.rank).filter((column) => letterOf(names[column]) === letter)
+        .filter((column, n, all) => n === 0 || group[column] !== group[all[n - 1]]); // one a stage
+      const again = this.typed[0] === letter;
+      const found = firsts.find((column) => (again ? group[column] > group[this.column] : group[column] === group[this.column]));
       this.typed = letter;
-      const first = this.left(this.rank).find((column) => this.names[column].startsWith(letter));
-      if (first !== undefined) this.go(this.rank, first);
+      if (firsts.length) this.go(this.rank, found ?? firsts[0]);
       return true;
     }
     if (!/^\d$/.test(key) || !this.typed) return false;
+    const find = (typed) => names.findIndex((name, column) =>
+      group[column] === group[this.column] && name.replace(/^\d+/, "") === typed);
     const longer = this.typed + key;
-    const name = this.names.includes(longer) ? longer : this.typed[0] + key;
-    if (this.names.includes(name)) {
-      this.typed = name;
-      this.go(this.rank, this.names.indexOf(name));
+    const typed = find(longer) >= 0 ? longer : this.typed[0] + key;
+    if (find(typed) >= 0) {
+      this.go(this.rank, find(typed));
+      this.typed = typed;
     }
     return true;
   }
 }
+
+const letterOf = (name) => name.match(/[FBIW]/)[0];
 
 /* Back, again, empty; what is legal. */
 class Moves {

@@ -15,7 +15,7 @@ from ppedu.explore.puzzle_board import Answer, board, picture, placed, reached, 
 from ppedu.explore.puzzle_game import Game
 from ppedu.explore.puzzle_position import Position
 from ppedu.explore.puzzle_score import name_of
-from ppedu.explore.run import PACE, Job, State
+from ppedu.explore.run import PACE, Job, State, why_not_real
 from ppedu.explore.widget import View
 from ppedu.schedule import Action, Costs
 from ppedu.timeline import Timeline
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def puzzle(level: int | Level = 1) -> Puzzle:
     """Build a schedule by hand, by mouse or by keys: choose a rank and what it runs next.
 
-    level: 1 to 7, the levels that the widget lists; or one of your own (`from ppedu.explore.levels import Level`).
+    level: 1 to 12, the levels that the widget lists; or one of your own (`from ppedu.explore.levels import Level`).
 
     A move that no schedule could be made of any more is refused with the reason. `view.text` is the position as CSV: keep
     it, and set it to come back. Raises ValueError for a level that there is not.
@@ -201,8 +201,8 @@ class Puzzle(View):
 
     # the real run
 
-    def _ranks(self) -> int:
-        return self.game.level.p
+    def _why_not_real(self) -> str:
+        return why_not_real(self.game.level.reference)
 
     def _pace(self) -> Costs:
         """The level's costs, in seconds that a real run can keep."""
@@ -244,8 +244,7 @@ class Puzzle(View):
         score, level, position = self.game.score, self.game.level, self.game.position
         head = f"puzzle {self.level}, {level.title}" if self.level else f"puzzle '{level.title}'"
         if not position.complete:
-            placed = sum(map(len, position.schedule.orders))
-            return f"{head}: {placed} of {2 * level.p * level.m} operations placed"
+            return f"{head}: {position.placed} of {position.total} operations placed"
         figures = repr(score.timeline).partition(": ")[2]
         end = "Solved" if score.solved else "Not every goal is reached"
         return f"{head}: {figures}. {end}. {score.recognised.partition(':')[0].rstrip('.')}"

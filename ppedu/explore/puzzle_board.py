@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from ppedu.explore.levels import LEVELS, Level
 from ppedu.explore.puzzle_game import Game
+from ppedu.explore.puzzle_position import Position
 from ppedu.explore.puzzle_score import Score
 from ppedu.explore.scene import Scene, Track, scene
 from ppedu.explore.titles import caption, title
@@ -83,10 +84,9 @@ def placed(game: Game, rank: int) -> Answer:
 
 def reached(game: Game) -> Answer:
     """Where the game stands, however it came there."""
-    score, there = game.score, sum(map(len, game.position.schedule.orders))
+    score, there = game.score, game.position.placed
     if not game.position.complete:
-        total = 2 * game.level.p * game.level.m
-        return ("placed", f"{there} of {total} operations are placed.") if there else ("start", "")
+        return ("placed", f"{there} of {game.position.total} operations are placed.") if there else ("start", "")
     if score.solved:
         return "solved", f"Solved. {score.recognised}"
     missed = "; ".join(f"{goal.name} {goal.yours}, {goal.message}" for goal in score.goals if not goal.kept)
@@ -98,8 +98,8 @@ def board(
 ) -> dict[str, Any]:
     """All but the picture. number: of the level, 0 for one of the player's own. said: the answer to the last move.
 
-    tray: for each rank the state of F0, F1, ..., then B0, B1, ...: "placed", or "open", or where the legal moves are
-    shown "legal" or "illegal".
+    names: for each rank its operations, in groups of one kind and one stage: F0, F1, ..., then B0, B1, ...
+    tray: for each rank their states: "placed", or "open", or where the legal moves are shown "legal" or "illegal".
     """
     level, position = game.level, game.position
     return {
@@ -109,13 +109,14 @@ def board(
         "goal": level.goal,
         "given": _given(level),
         "ranks": level.p,
-        "names": [f"{kind}{j}" for kind in (Kind.F, Kind.B) for j in range(level.m)],
+        "names": [_groups(position, rank) for rank in range(level.p)],
+        "kinds": [kind.value for kind in position.kinds],
         "tray": [_states(game, rank, show_legal) for rank in range(level.p)],
         "legal": show_legal,
         "goals": [{"name": g.name, "yours": g.yours, "wanted": g.wanted, "kept": g.kept, "message": g.message}
                   for g in score.goals],
-        "placed": sum(map(len, position.schedule.orders)),
-        "total": 2 * level.p * level.m,
+        "placed": position.placed,
+        "total": position.total,
         "complete": position.complete,
         "solved": score.solved,
         "recognised": score.recognised,
@@ -127,17 +128,26 @@ def board(
     }  # fmt: skip
 
 
+def _groups(position: Position, rank: int) -> list[list[str]]:
+    """A rank's operations as the tray shows them: those of one kind and one stage together."""
+    groups: dict[tuple[Kind, int], list[str]] = {}
+    for action in position.operations(rank):
+        groups.setdefault((action.kind, action.stage), []).append(position.schedule.short(action))
+    return list(groups.values())
+
+
 def _given(level: Level) -> str:
     """What operations and messages take."""
     first, costs = Action(0, Kind.F, 0), level.costs
     if costs.stages is not None:
         return f"({costs})"
-    said = f"(F = {costs.duration(first):g}, B = {costs.duration(replace(first, kind=Kind.B)):g}"
-    return said + (f", a message {costs.transfer:g})" if costs.transfer else ")")
+    kinds = level.start().kinds
+    said = ", ".join(f"{kind} = {costs.duration(replace(first, kind=kind)):g}" for kind in kinds)
+    return f"({said}, a message {costs.transfer:g})" if costs.transfer else f"({said})"
 
 
 def _states(game: Game, rank: int, show_legal: bool) -> list[str]:
-    level, position = game.level, game.position
+    position = game.position
     placed = set(position.schedule.orders[rank])
     legal = set(position.legal_moves(rank)) if show_legal else set()
 
@@ -148,4 +158,4 @@ def _states(game: Game, rank: int, show_legal: bool) -> list[str]:
             return "open"
         return "legal" if action in legal else "illegal"
 
-    return [state(Action(rank, kind, j)) for kind in (Kind.F, Kind.B) for j in range(level.m)]
+    return [state(action) for action in position.operations(rank)]

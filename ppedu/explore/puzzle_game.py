@@ -23,7 +23,7 @@ class Game:
 
     def __init__(self, level: int | Level = 1) -> None:
         self.level = level_of(level)
-        self.position = Position.start(self.level.p, self.level.m)
+        self.position = self.level.start()
         self._before: list[Position] = []
         self._after: list[Position] = []
 
@@ -45,7 +45,7 @@ class Game:
 
     def restart(self) -> None:
         """Empty the board; `undo` leads back."""
-        self._go(Position.start(self.level.p, self.level.m))
+        self._go(self.level.start())
 
     def undo(self) -> bool:
         """Take the last move back. False where there is none."""

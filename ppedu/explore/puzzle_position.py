@@ -5,11 +5,12 @@ It obeys one promise: **some way of going on makes a whole schedule that runs**.
 is refused at once, and nothing is left to be found out at the end:
 
 - what no order may hold: an operation twice, on a wrong rank, of an unknown stage or microbatch, a B before its own F;
+  where B is split, an I before its F and a W before its I;
 - a deadlock that no continuation can avoid: the move needs, by way of other ranks, an operation which could only come
   after it. (One that a later move can still avoid is no fault. A rank that merely waits is none either.)
 
 The reasons are `ppedu.validate`'s own. Too much in flight is no fault but a goal missed: see `puzzle_score`.
-Letters: p ranks, m microbatches; F forward, B backward.
+Letters: p ranks, m microbatches; F forward, B backward, I and W its halves.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from itertools import pairwise
 from ppedu.schedule import Action, Costs, Entry, Kind, Schedule, ScheduleError, dependencies, parse_entry
 from ppedu.timeline import Span, Timeline
 from ppedu.validate import Link, Violation, deadlock, refusal, violations, walk
-
-_KINDS = (Kind.F, Kind.B)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The beginnings of the orders of ranks that hold one stage each.
+    """The beginnings of the orders of ranks.
+
+    split: a backward is two operations, I and W; else it is one, B.
 
     >>> there = Position.start(p=2, m=2).place(0, "F0").place(0, "B0")
     >>> print(there.schedule)
@@ -56,19 +57,39 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
     """
 
     schedule: Schedule
+    split: bool = False
 
     @classmethod
-    def start(cls, p: int, m: int) -> Position:
-        """Nothing placed yet."""
-        return cls(Schedule("yours", m, tuple(range(p)), ((),) * p))
+    def start(cls, p: int, m: int, stages: tuple[int, ...] | None = None, split: bool = False) -> Position:
+        """Nothing placed yet. stages: the rank of each, as in `Schedule.rank_of_stage`; by default one on each rank."""
+        return cls(Schedule("yours", m, tuple(range(p)) if stages is None else stages, ((),) * p), split)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What a microbatch does on a stage, in order."""
+        return (Kind.F, Kind.I, Kind.W) if self.split else (Kind.F, Kind.B)
+
+    def operations(self, rank: int) -> tuple[Action, ...]:
+        """All that a rank has to run: forwards first, by stage and microbatch."""
+        s = self.schedule
+        mine = [stage for stage, its in enumerate(s.rank_of_stage) if its == rank]
+        return tuple(Action(stage, k, j) for k in self.kinds for stage in mine for j in range(s.num_microbatches))
+
+    @property
+    def total(self) -> int:
+        """How many operations the whole schedule has."""
+        return len(self.kinds) * self.schedule.num_stages * self.schedule.num_microbatches
+
+    @property
+    def placed(self) -> int:
+        """How many of them have their place."""
+        return sum(map(len, self.schedule.orders))
 
     @property
     def rest(self) -> tuple[tuple[Action, ...], ...]:
-        """What each rank still has to run: forwards first, by microbatch."""
-        s = self.schedule
-        there = [set(order) for order in s.orders]
-        whole = [Action(rank, k, j) for rank in range(s.num_ranks) for k in _KINDS for j in range(s.num_microbatches)]
-        return tuple(tuple(a for a in whole if a.stage == r and a not in placed) for r, placed in enumerate(there))
+        """What each rank still has to run: forwards first, by stage and microbatch."""
+        there = [set(order) for order in self.schedule.orders]
+        return tuple(tuple(a for a in self.operations(rank) if a not in placed) for rank, placed in enumerate(there))
 
     @property
     def complete(self) -> bool:
@@ -77,7 +98,7 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
 
     def why_not(self, rank: int, move: Action | str) -> Violation | None:
         """Why `move` cannot come next on `rank`, or None where it can. A string is read as orders are: "F0"."""
-        action = _read(move, rank)
+        action = self._read(move, rank)
         if not 0 <= rank < self.schedule.num_ranks:
             raise ValueError(f"there is no rank {rank}: ranks run from 0 to {self.schedule.num_ranks - 1}")
         after = self._with(rank, action)
@@ -86,12 +107,12 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
         fault = next((v for v in violations(whole) if v.rule != "deadlock"), None)
         if fault is not None:
             return fault
-        circle = after._circle(rank, action)
+        circle = after._circle(rank, action, whole)
         return deadlock(whole, circle) if circle else None
 
     def place(self, rank: int, move: Action | str) -> Position:
         """The position after a move. Raises ScheduleError, with the Violation, for an illegal one."""
-        action = _read(move, rank)
+        action = self._read(move, rank)
         reason = self.why_not(rank, action)
         if reason is not None:
             raise ScheduleError(reason.message, (reason,))
@@ -131,8 +152,8 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
         what cannot be read or cannot be continued to a schedule that runs.
         """
         p, m = self.schedule.num_ranks, self.schedule.num_microbatches
-        orders = tuple(tuple(_read(cell, rank) for cell in cells) for rank, cells in enumerate(_lines(text, p)))
-        loaded = Position(replace(self.schedule, orders=orders))
+        orders = tuple(tuple(self._read(cell, rank) for cell in cells) for rank, cells in enumerate(_lines(text, p)))
+        loaded = replace(self, schedule=replace(self.schedule, orders=orders))
         found = loaded._faults()
         if found:
             raise refusal(Schedule("this text", m, self.schedule.rank_of_stage, orders), found)
@@ -143,33 +164,37 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
     def _with(self, rank: int, *actions: Entry) -> Position:
         orders = list(self.schedule.orders)
         orders[rank] = (*orders[rank], *actions)
-        return Position(replace(self.schedule, orders=tuple(orders)))
+        return replace(self, schedule=replace(self.schedule, orders=tuple(orders)))
 
     def _completed(self) -> Schedule:
         """The orders with all that is left behind them, so that nothing is missing from them."""
         orders = zip(self.schedule.orders, self.rest, strict=True)
         return replace(self.schedule, orders=tuple((*order, *rest) for order, rest in orders))
 
-    def _circle(self, rank: int, action: Action) -> list[Link]:
+    def _circle(self, rank: int, action: Action, whole: Schedule) -> list[Link]:
         """The shortest circle of waiting in which `action`, the last one of `rank`, waits for what comes after it.
 
         Found from `action` back to what it cannot start without, step by step, until that is an operation which `rank`
-        has not placed: it can only come later. [] where there is no circle.
+        has not placed: it can only come later. [] where there is no circle. whole: `_completed`, which knows whether a
+        backward that is not placed yet is a B or an I.
         """
         came_from: dict[Action, Action] = {}
         to_see, late = [action], self.rest[rank]
         for current in to_see:
             if current in late:
                 return self._links(action, current, came_from)
-            for before in (*dependencies(current, self.schedule), *self._ahead(current)):
+            for before in (*dependencies(current, whole), *self._ahead(current)):
                 if before != action and before not in came_from:
                     came_from[before] = current
                     to_see.append(before)
         return []
 
+    def _rank(self, action: Action) -> int:
+        return self.schedule.rank_of_stage[action.stage]
+
     def _ahead(self, action: Action) -> Iterator[Action]:
         """What is sure to stand before an action in its rank's order, farthest first."""
-        for entry in self.schedule.orders[action.stage]:
+        for entry in self.schedule.orders[self._rank(action)]:
             if entry == action:
                 return
             yield from entry.actions
@@ -179,11 +204,13 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
         while way[-1] != first:
             way.append(came_from[way[-1]])
         way.reverse()
-        # A step to the same rank is one to what stands ahead there, unless it is a backward's to its own forward. Both
-        # are part of the order: a link leads from what heads a rank to what it waits for on another one.
-        return [Link(a.stage, a, b, b.stage) for a, b in pairwise(way) if a.stage != b.stage]
+        # A step to the same rank is one to what stands ahead there, or to what has to stand there since it is needed: both
+        # are part of the order. A link leads from what heads a rank to what it waits for on another one.
+        links = [Link(self._rank(a), a, b, self._rank(b)) for a, b in pairwise(way) if self._rank(a) != self._rank(b)]
+        return links or [Link(self._rank(first), first, last, self._rank(last))]  # its own rank runs it only later
 
     def _waiting(self, reached: list[int]) -> Iterator[Waiting]:
+        whole = self._completed()
         for rank, order in enumerate(self.schedule.orders):
             head: str | None = None
             for action in (part for entry in order[reached[rank] :] for part in entry.actions):
@@ -191,15 +218,15 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
                 if head is not None:
                     yield Waiting(rank, action, None, f"rank {rank}'s {name} waits behind {head}")
                     continue
-                needs = self._not_run(action, reached)
-                whose = f"rank {needs.stage}'s {self.schedule.short(needs)}"
+                needs = self._not_run(action, reached, whole)
+                whose = f"rank {self._rank(needs)}'s {self.schedule.short(needs)}"
                 place = self.schedule.place(needs)
                 how = "which has no place yet" if place is None else "which cannot run yet either"
                 yield Waiting(rank, action, needs, f"rank {rank}'s {name} waits for {whose}, {how}")
                 head = name
 
-    def _not_run(self, action: Action, reached: list[int]) -> Action:
-        for needed in dependencies(action, self.schedule):
+    def _not_run(self, action: Action, reached: list[int], whole: Schedule) -> Action:
+        for needed in dependencies(action, whole):
             place = self.schedule.place(needed)
             if place is None or place[1] >= reached[place[0]]:
                 return needed
@@ -211,23 +238,25 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
         faults = tuple(v for v in found if v.rule != "deadlock")
         if faults or not found:
             return faults
-        position = Position.start(self.schedule.num_ranks, self.schedule.num_microbatches)
+        position = replace(self, schedule=replace(self.schedule, orders=((),) * self.schedule.num_ranks))
         for rank, order in enumerate(self.schedule.orders):
             for action in (part for entry in order for part in entry.actions):
                 position = position._with(rank, action)
-                circle = position._circle(rank, action)
+                whole = position._completed()
+                circle = position._circle(rank, action, whole)
                 if circle:
-                    return (deadlock(position._completed(), circle),)
+                    return (deadlock(whole, circle),)
         return ()
 
-
-def _read(move: Action | str, rank: int) -> Action:
-    entry = parse_entry(move, rank) if isinstance(move, str) else move
-    if not isinstance(entry, Action):
-        raise ScheduleError(f"rank {rank}: {entry} is a pair of operations. Place one at a time")
-    if entry.kind not in _KINDS:
-        raise ScheduleError(f"rank {rank}: {entry} is a part of a backward. Here a backward is one operation, B")
-    return entry
+    def _read(self, move: Action | str, rank: int) -> Action:
+        entry = parse_entry(move, rank) if isinstance(move, str) else move
+        if not isinstance(entry, Action):
+            raise ScheduleError(f"rank {rank}: {entry} is a pair of operations. Place one at a time")
+        if entry.kind not in self.kinds:
+            if self.split:
+                raise ScheduleError(f"rank {rank}: {entry} is a whole backward. Here it is two operations, I and W")
+            raise ScheduleError(f"rank {rank}: {entry} is a part of a backward. Here a backward is one operation, B")
+        return entry
 
 
 def _lines(text: str, p: int) -> list[list[str]]:

@@ -5,12 +5,15 @@ Letters: p ranks, m microbatches; F forward, B backward; in flight: forwards who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from inspect import signature
 
 from ppedu.builders import SCHEDULES
 from ppedu.explore.levels import Level
 from ppedu.explore.puzzle_position import Position, Waiting
-from ppedu.schedule import Action, Kind, Schedule
+from ppedu.schedule import Action, Entry, Kind, Overlap, Schedule
 from ppedu.timeline import Timeline
 
 
@@ -147,7 +150,7 @@ def name_of(schedule: Schedule) -> str:
 
 def _known(schedule: Schedule) -> tuple[list[str], bool]:
     """The names of the course's schedules that this one is, and whether only after numbering its microbatches anew."""
-    known = [build(schedule.num_ranks, schedule.num_microbatches) for build in SCHEDULES.values()]
+    known = list(_like(schedule))
     names = [one.name for one in known if one.orders == schedule.orders]
     if names:
         return names, False
@@ -155,11 +158,24 @@ def _known(schedule: Schedule) -> tuple[list[str], bool]:
     return [one.name for one in known if one.orders == again.orders], True
 
 
+def _like(schedule: Schedule) -> Iterator[Schedule]:
+    """The course's schedules of this size."""
+    p, m, stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_stages
+    for build in SCHEDULES.values():
+        with suppress(ValueError):  # a p that this one cannot have
+            if "v" not in signature(build).parameters:
+                yield build(p, m)
+            elif stages > p and stages % p == 0:  # with one stage on each rank they are others' orders
+                yield build(p, m, stages // p)
+
+
 def _renumbered(schedule: Schedule) -> Schedule:
-    """The same schedule, its microbatches counted in the order in which rank 0 starts them."""
-    actions = [[part for entry in order for part in entry.actions] for order in schedule.orders]
-    number = {a.microbatch: i for i, a in enumerate(a for a in actions[0] if a.kind is Kind.F)}
-    orders = tuple(
-        tuple(Action(a.stage, a.kind, number.get(a.microbatch, a.microbatch)) for a in order) for order in actions
-    )
-    return Schedule(schedule.name, schedule.num_microbatches, schedule.rank_of_stage, orders)
+    """The same schedule, its microbatches counted in the order in which the first stage starts them."""
+    first = (a for order in schedule.orders for entry in order for a in entry.actions if a.stage == 0)
+    number = {a.microbatch: i for i, a in enumerate(a for a in first if a.kind is Kind.F)}
+
+    def renamed(entry: Entry) -> Entry:
+        parts = [Action(a.stage, a.kind, number.get(a.microbatch, a.microbatch)) for a in entry.actions]
+        return Overlap(*parts) if isinstance(entry, Overlap) else parts[0]
+
+    return replace(schedule, orders=tuple(tuple(map(renamed, order)) for order in schedule.orders))

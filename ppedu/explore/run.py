@@ -21,10 +21,23 @@ PACE = 0.02
 """Seconds that a unit of cost is made to last in a real run: long against the mathematics, short for a reader."""
 STEPS = 3
 MOST_RANKS = 8
-TOO_MANY = (
-    f"A real run takes up to {MOST_RANKS} ranks from here: each is a process of its own, and more of them would measure "
-    "how they wait for one another's cores. `ppedu run` on the command line takes any number."
-)
+BLOCKS = 24
+"""Transformer blocks of the course's model."""
+
+
+def why_not_real(schedule: Schedule) -> str:
+    """Why a live view does not run a schedule for real, or "" where it does."""
+    if schedule.num_ranks > MOST_RANKS:
+        return (
+            f"A real run takes up to {MOST_RANKS} ranks from here: each is a process of its own, and more of them would "
+            "measure how they wait for one another's cores. `ppedu run` on the command line takes any number."
+        )
+    if schedule.chain_length > BLOCKS:
+        return (
+            f"{schedule.label} has {schedule.chain_length} stages, but the course's model has {BLOCKS} blocks, and a "
+            "stage without any would be none: take a smaller p or v."
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,9 @@ def train_one(job: Job, progress: Progress, stop: threading.Event) -> Run:
     from ppedu.course import train_course
 
     samples = 4 * job.schedule.num_microbatches
-    return train_course(job.schedule, job.pace, samples=samples, steps=STEPS, progress=progress, stop=stop)
+    return train_course(
+        job.schedule, job.pace, samples=samples, steps=STEPS, blocks=BLOCKS, progress=progress, stop=stop
+    )
 
 
 class RealRun:

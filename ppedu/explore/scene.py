@@ -14,7 +14,13 @@ from ppedu.schedule import Action, Entry, Schedule, dependencies
 from ppedu.timeline import Gap, Span, Timeline
 
 Scene: TypeAlias = dict[str, Any]
+Pale: TypeAlias = float | tuple[float, ...]
 _DIGITS = 6  # of times in a scene: more are rounding, and cost time on the way
+KEEPS: dict[str, str] = {
+    "I": "frees nothing: its activations are kept until its W has run",
+    "W": "frees the activations when it ends",
+}
+"""What the halves of a backward do to what is in flight. The page says it of an operation that one points at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class Structure:
 
     first: the number of each rank's first operation, and the number of them all.
     names, kinds, microbatches: one an operation. index: the number of each action.
-    pale: from 0 for the first stage of a rank to 1 for its last; None where every rank holds one.
+    pale: from 0 for the first stage of a rank up, for its last; two of them for a pair; None where every rank holds one.
     """
 
     first: tuple[int, ...]
@@ -31,7 +37,7 @@ class Structure:
     kinds: tuple[str, ...]
     microbatches: tuple[int, ...]
     index: dict[Action, int]
-    pale: tuple[float, ...] | None
+    pale: tuple[Pale, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,14 @@ def scene(
     budget: int | None = None,
     marks: Sequence[tuple[float, str]] = (),
     whole: bool = True,
+    activations: bool = False,
 ) -> Scene:
     """All that is drawn, ready for JSON. Timelines share a unit; seconds are shown as milliseconds.
 
     span: where the time axis ends, by default with the longest timeline. marks: (time, label) of dashed lines.
     whole: with what `details` has. A large scene is on the page sooner without, and its details follow.
+    activations: what is in flight as `Timeline.peak_activations` counts it, so that schedules with stages of other sizes
+        compare; else in stage-microbatches.
 
     >>> from ppedu import one_f_one_b, simulate
     >>> drawn = scene(1, [Track(simulate(one_f_one_b(p=2, m=2)))])
@@ -77,7 +86,7 @@ def scene(
     (0, 2.0, 3.0, "rank 0 is idle from 2 to 3: it waits for rank 1's B0, which ended at 3", 2, 5)
     """
     scale = _scale(tracks)
-    drawn = [_track(track, scale) for track in tracks]
+    drawn = [_track(track, scale, activations) for track in tracks]
     if whole:
         for one, more in zip(drawn, details(number, tracks)["tracks"], strict=True):
             one.update(more)
@@ -89,6 +98,7 @@ def scene(
         "span": max((one["makespan"] for one in drawn), default=0.0) if span is None else round(span * scale, _DIGITS),
         "peak": max((max(one["peaks"]) for one in drawn), default=0),
         "budget": budget,
+        "held": "activations" if activations else "in flight",
         "caption": caption,
         "marks": [{"time": time * scale, "label": text} for time, text in marks],
         "tracks": drawn,
@@ -120,7 +130,7 @@ def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = Non
 
 def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
     if not schedule.one_stage_per_rank:
-        return tuple(map(schedule.short, entries))
+        return tuple(str(entry) if isinstance(entry, Action) else schedule.short(entry) for entry in entries)
     said: dict[object, str] = {}  # names repeat on every rank, and asking the schedule for each takes a while
     names = []
     for entry in entries:
@@ -131,14 +141,17 @@ def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _pale(schedule: Schedule, entries: Sequence[Entry]) -> tuple[float, ...] | None:
+def _pale(schedule: Schedule, entries: Sequence[Entry]) -> tuple[Pale, ...] | None:
     if schedule.one_stage_per_rank:
         return None
     held: dict[int, list[int]] = {}
     for stage, rank in enumerate(schedule.rank_of_stage):
         held.setdefault(rank, []).append(stage)
     shade = {s: 0.5 * n / max(1, len(stages) - 1) for stages in held.values() for n, s in enumerate(stages)}
-    return tuple(shade[entry.actions[0].stage] for entry in entries)
+    return tuple(
+        shade[entry.stage] if isinstance(entry, Action) else tuple(shade[part.stage] for part in entry.actions)
+        for entry in entries
+    )
 
 
 def _lanes(t: Timeline) -> list[tuple[Span, ...]]:
@@ -156,8 +169,9 @@ def _known(track: Track) -> Structure:
     return track.structure or structure(t.schedule, [[span.action for span in lane] for lane in _lanes(t)])
 
 
-def _track(track: Track, scale: float) -> dict[str, Any]:
+def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
     t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
+    size = t.schedule.num_ranks / t.schedule.chain_length if activations else 1
     spans = [span for lane in _lanes(t) for span in lane]
     ranks = range(t.schedule.num_ranks)
     return {
@@ -173,8 +187,8 @@ def _track(track: Track, scale: float) -> dict[str, Any]:
         "microbatch": known.microbatches,
         "start": [at(span.start) for span in spans],
         "end": [at(span.end) for span in spans],
-        "curve": [[x for time, count in t.in_flight(rank) for x in (at(time), count)] for rank in ranks],
-        "peaks": t.peak_in_flight,
+        "curve": [[x for time, count in t.in_flight(rank) for x in (at(time), size * count)] for rank in ranks],
+        "peaks": tuple(size * peak for peak in t.peak_in_flight),
         "phases": _phases(t, at),
         "pale": known.pale,
         "waiting": track.waiting,
@@ -185,13 +199,19 @@ def _details(track: Track, scale: float) -> dict[str, Any]:
     t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
     spans = [span for lane in _lanes(t) for span in lane]
     index, s = known.index, t.schedule
-    needs = [[index[d] for part in span.action.actions for d in dependencies(part, s) if d in index] for span in spans]
+    needs = [_needs(span.action, s, index) for span in spans]
     return {
         "needs": needs,
         "there": _arrivals(spans, needs, track.transfer, at) if track.transfer else None,
         "gaps": [_gap(gap, known, at) for rank in range(t.schedule.num_ranks) for gap in t.gaps(rank)],
         "path": [known.index[span.action.actions[0]] for span in t.critical_path()],
     }
+
+
+def _needs(entry: Entry, schedule: Schedule, index: dict[Action, int]) -> list[int]:
+    """What an entry needs, each once: the two of a pair may both need the two of another."""
+    found = [index[d] for part in entry.actions for d in dependencies(part, schedule) if d in index]
+    return found if isinstance(entry, Action) else list(dict.fromkeys(found))
 
 
 def _gap(gap: Gap, known: Structure, at: Callable[[float], float]) -> tuple[Any, ...]:

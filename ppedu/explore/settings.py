@@ -1,17 +1,20 @@
 """What an explorer's controls can be set to, and the schedule, costs and timeline that follow from it.
 
-Letters: p ranks, m microbatches; F forward, B backward. One F of an ordinary stage is the unit of time.
+Letters: p ranks, m microbatches, v stages per rank; F forward, B backward, I and W its halves. The unit of time is one F
+of a rank when the model is cut into p stages, so that schedules compare on one model: of 2p stages each takes half of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 
 from ppedu.builders import SCHEDULES
 from ppedu.explore.scene import Structure, structure
-from ppedu.schedule import Costs, Schedule
+from ppedu.schedule import Costs, Entry, Kind, Overlap, PerStage, Schedule
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 
@@ -38,13 +41,67 @@ class Range:
 RANGES: dict[str, Range] = {
     "p": Range("the number of ranks", 1, 16, 1, whole=True),
     "m": Range("the number of microbatches", 1, 64, 1, whole=True),
+    "v": Range("the number of stages on each rank", 1, 4, 1, whole=True),
     "ratio": Range("how many times as long as F a B takes", 0.25, 4, 0.25),
+    "w_share": Range("the share of B that W takes, the rest is I", 0.1, 0.9, 0.05),
+    "overlap": Range("how long an overlapped pair F&B takes, as a share of F + B", 0.5, 1, 0.05),
     "transfer": Range("how long a tensor travels to another rank, in units of F", 0, 4, 0.1),
     "slow_factor": Range("how many times slower the slow stage is", 1, 4, 0.25),
     "budget": Range("how many activations in flight a rank has room for", 1, 64, 1, whole=True),
 }
-NAMES: dict[str, str] = {key: build(p=2, m=1).name for key, build in SCHEDULES.items()}
+_BUILT = {key: make(p=2, m=4) for key, make in SCHEDULES.items()}
+NAMES: dict[str, str] = {key: schedule.name for key, schedule in _BUILT.items()}
 """What pictures call the schedules, by their keys in SCHEDULES."""
+
+
+def _with(kind: type[Entry] | Kind) -> frozenset[str]:
+    """The schedules in which such operations stand."""
+    return frozenset(
+        key
+        for key, schedule in _BUILT.items()
+        for entry in (e for order in schedule.orders for e in order)
+        if (isinstance(entry, kind) if isinstance(kind, type) else any(a.kind is kind for a in entry.actions))
+    )
+
+
+OWN: dict[str, frozenset[str]] = {
+    "v": frozenset(key for key, make in SCHEDULES.items() if "v" in signature(make).parameters),
+    "w_share": _with(Kind.W),
+    "overlap": _with(Overlap),
+}
+"""Controls that only some schedules have, with their names."""
+SEVERAL = frozenset(key for key, schedule in _BUILT.items() if schedule.num_stages > schedule.num_ranks)
+"""The schedules with several stages on each rank."""
+
+
+@lru_cache(maxsize=256)
+def why_not_p(name: str, p: int) -> str:
+    """Why a schedule cannot have p ranks, in its builder's words; "" where it can."""
+    try:
+        SCHEDULES[name](p=p, m=1)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def ranks_of(names: Sequence[str]) -> list[int]:
+    """The p, within the control's range, that all of these schedules can have.
+
+    >>> ranks_of(["gpipe", "dualpipe"])
+    [2, 4, 6, 8, 10, 12, 14, 16]
+    """
+    low, high = int(RANGES["p"].low), int(RANGES["p"].high)
+    return [p for p in range(low, high + 1) if not any(why_not_p(name, p) for name in names)]
+
+
+def check_ranks(value: object, names: Sequence[str]) -> int:
+    """p, or ValueError where it is out of range, or one of the schedules cannot have it."""
+    p = int(RANGES["p"].check("p", value))
+    for name in names:
+        reason = why_not_p(name, p)
+        if reason:
+            raise ValueError(f"p cannot be {p}: {reason}")
+    return p
 
 
 def check_name(value: object) -> str:
@@ -55,11 +112,11 @@ def check_name(value: object) -> str:
 
 
 def check_stage(value: object, p: int) -> int | None:
-    """The slow stage: None, or one of the p stages."""
+    """The slow stage: None, or the rank that holds it. Where a rank holds several stages, all of them are slow."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < p):
         return value
-    stages = "is stage 0 alone" if p == 1 else f"are stages 0 to {p - 1}"
-    raise ValueError(f"slow_stage is None or a stage: with p={p} there {stages}, got {_said(value)}")
+    ranks = "is rank 0 alone" if p == 1 else f"are ranks 0 to {p - 1}"
+    raise ValueError(f"slow_stage is None or the rank of the slow stage: with p={p} there {ranks}, got {_said(value)}")
 
 
 def _said(value: object) -> str:
@@ -68,7 +125,8 @@ def _said(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One position of all controls. Equal settings give equal timelines."""
+    """One position of all controls. Equal settings give equal timelines: a control that the schedule does not have counts
+    for nothing, whatever it was set to."""
 
     schedule: str
     p: int
@@ -77,6 +135,14 @@ class Settings:
     transfer: float = 0.0
     slow_stage: int | None = None
     slow_factor: float = 1.0
+    v: int = 2
+    w_share: float = 0.5
+    overlap: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, indifferent in (("v", 2), ("w_share", 0.5), ("overlap", 1.0)):
+            if self.schedule not in OWN[name]:
+                object.__setattr__(self, name, indifferent)
 
     @property
     def even(self) -> bool:
@@ -88,39 +154,72 @@ class Settings:
         """Messages take no time, or there are none."""
         return self.transfer == 0 or self.p == 1
 
+    @property
+    def size(self) -> float:
+        """What a stage is of a p-th of the model: the share of its costs, and of its activations."""
+        return self.p / self.built()[0].chain_length
+
     def costs(self, unit: float = 1.0, name: str = "") -> Costs:
-        """What the operations cost, with an F of an ordinary stage as `unit` long."""
+        """What the operations cost, with an F of 1/p of the model as `unit` long."""
         factors = [1.0] * self.p
         if self.slow_stage is not None:
             factors[self.slow_stage] = self.slow_factor
-        forward = [unit * factor for factor in factors]
-        backward = [self.ratio * one for one in forward]
-        if len(set(factors)) == 1:
-            return Costs(forward[0], backward[0], transfer=self.transfer * unit, unit=name)
-        return Costs(forward, backward, transfer=self.transfer * unit, unit=name)
-
-    @property
-    def words(self) -> str:
-        """What the prediction rests on: 'F=1 B=2, rank 1 takes 2 times as long'."""
-        said = [f"F=1 B={self.ratio:g}"]
-        if self.slow_stage is not None and self.slow_factor != 1:
-            said.append(f"rank {self.slow_stage} takes {self.slow_factor:g} times as long")
-        if self.transfer:
-            said.append(f"transfer {self.transfer:g}")
-        return ", ".join(said)
+        whole, transfer = unit * self.size, self.transfer * unit
+        each = [whole * factors[rank] for rank in self.built()[0].rank_of_stage]
+        forward: PerStage = each if len(set(each)) > 1 else each[0]
+        backward = _times(self.ratio, forward)
+        more: dict[str, PerStage] = {}
+        if self.schedule in OWN["w_share"]:
+            more["input_grad"] = _times((1 - self.w_share) * self.ratio, forward)
+            more["weight_grad"] = _times(self.w_share * self.ratio, forward)
+        if self.overlap != 1:
+            more["overlapped"] = _times(self.overlap * (1 + self.ratio), forward)
+        return Costs(forward, backward, transfer=transfer, unit=name, **more)
 
     def built(self) -> tuple[Schedule, Structure]:
         """The schedule, with what its picture needs of it whatever the costs are."""
-        return _built(self.schedule, self.p, self.m)
+        return _built(self.schedule, self.p, self.m, self.v)
 
     def predicted(self) -> Timeline:
         """The simulated timeline, in units of F."""
         return _predicted(self)
 
 
+def words(all_settings: Sequence[Settings]) -> str:
+    """What a prediction of these schedules, at the same costs, rests on.
+
+    >>> words([Settings("1f1b", 4, 8, ratio=2, slow_stage=1, slow_factor=2)])
+    'F=1 B=2, rank 1 takes 2 times as long'
+    >>> words([Settings("zb_v", 4, 8, ratio=2)])
+    'F=1 B=2 (I=1 W=1) for 1/4 of the model; a stage of ZB-V is 1/8'
+    """
+    one = all_settings[0]
+    said = [f"F=1 B={one.ratio:g}"]
+    split = next((s for s in all_settings if s.schedule in OWN["w_share"]), None)
+    if split is not None:
+        said[0] += f" (I={(1 - split.w_share) * one.ratio:.3g} W={split.w_share * one.ratio:.3g})"
+    pair = next((s for s in all_settings if s.overlap != 1), None)
+    if pair is not None:
+        said.append(f"F&B={pair.overlap * (1 + one.ratio):.3g}")
+    if one.slow_stage is not None and one.slow_factor != 1:
+        said.append(f"rank {one.slow_stage} takes {one.slow_factor:g} times as long")
+    if one.transfer:
+        said.append(f"transfer {one.transfer:g}")
+    smaller = [s for s in all_settings if s.size != 1]
+    if not smaller:
+        return ", ".join(said)
+    said[0] += f" for 1/{one.p} of the model" if one.p > 1 else " for the model"
+    parts = [f"a stage of {NAMES[s.schedule]} is 1/{s.built()[0].chain_length}" for s in smaller]
+    return "; ".join([", ".join(said), *parts])
+
+
+def _times(factor: float, each: PerStage) -> PerStage:
+    return [factor * one for one in each] if isinstance(each, Sequence) else factor * each
+
+
 @lru_cache(maxsize=16)
-def _built(name: str, p: int, m: int) -> tuple[Schedule, Structure]:
-    schedule = SCHEDULES[name](p=p, m=m)
+def _built(name: str, p: int, m: int, v: int) -> tuple[Schedule, Structure]:
+    schedule = SCHEDULES[name](p=p, m=m, v=v) if name in OWN["v"] else SCHEDULES[name](p=p, m=m)
     return schedule, structure(schedule)
 
 

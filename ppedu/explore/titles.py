@@ -14,6 +14,8 @@ def title(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     >>> from ppedu import one_f_one_b, simulate
     >>> title([simulate(one_f_one_b(p=4, m=8))])
     ('1F1B', 'makespan 22', 'bubble 27.3 %', 'in flight 4 3 2 1')
+
+    Where a stage is no p-th of the model, what is in flight is said in p-ths as well ("activations"), for comparisons.
     """
     makespans = [time_text(t.makespan, t.unit) for t in timelines]
     if len(timelines) == 2:
@@ -22,11 +24,14 @@ def title(timelines: Sequence[Timeline]) -> tuple[str, ...]:
             f" ({100 * (timelines[1].makespan / timelines[0].makespan - 1):+.1f} %)" if timelines[0].makespan else ""
         )
         makespans[1] += f" measured{share}"
+    sized = timelines[0].schedule.num_ranks != timelines[0].schedule.chain_length
+    peaks = dict.fromkeys(listed(t.peak_activations) for t in timelines) if sized else ()
     return (
         timelines[0].schedule.name,
         "makespan " + " → ".join(makespans),
         "bubble " + " → ".join(dict.fromkeys(f"{100 * t.bubble_fraction:.1f} %" for t in timelines)),
         "in flight " + " → ".join(dict.fromkeys(listed(t.peak_in_flight) for t in timelines)),
+        *(["activations " + " → ".join(peaks)] if sized else []),
     )
 
 

@@ -1,6 +1,6 @@
 /* The live picture of timelines: what the explorers and the puzzle share. Plain JavaScript, no framework, no bundler:
    assets.py puts layout.js, paint.js, over.js, view.js and panel.js in front of explore.js, compare.js or puzzle.js, and
-   the palette (PALETTE, SHAPE, HATCH, WORD, from ppedu/palette.py) in front of all.
+   the palette (PALETTE, SHAPE, HATCH, WORD, from ppedu/palette.py) and KEEPS in front of all.
 
    No rule of scheduling lives in JavaScript. What an operation needs, when a tensor was there and why a rank is idle
    comes with the scene, from `dependencies` and `Timeline`.
@@ -13,6 +13,7 @@
      marks     [{time, label}]: dashed vertical lines ("target 22")                                    (optional)
      open      true where operations are still being placed: lanes are as long as the axis                (optional)
      budget    activations that a rank may hold, one number or one a rank: a dashed line in each strip   (optional)
+     held      what strips count: "in flight", or "activations" of 1/p of the model where stages differ in size
      tracks    one for each timeline, each with
        group     tracks with the same group share their ranks: predicted over measured, rank by rank
        word      what tells the tracks of a group apart ("predicted", "measured"), or ""
@@ -23,7 +24,7 @@
        name      what its box says ("F3"); one an operation
        microbatch  one an operation; start, end: its times
        curve     [[time, count, time, count, ...]] one a rank: in flight from then on
-       pale      0 to 1 an operation: later stages of a rank are paler; null where each rank holds one stage
+       pale      0 to 1 an operation, two for a pair: later stages of a rank are paler; null where each rank holds one
        waiting   [[rank, name, kind, message]]: placed, but it cannot start yet: drawn dashed behind the lane's last
                  operation                                                                             (optional)
      and the details, which a large scene gets a moment later (view.detail({number, tracks})):
@@ -431,13 +432,18 @@ function describe(scene, target) {
   }
   if (target.op === undefined) return { title: `rank ${target.rank}${whose}`, lines: [] };
   const i = target.op;
-  const word = [...track.kind[i]].map((kind) => WORD[kind]).join(" and ");
+  const parts = track.name[i].split("&").map((part, n) => {
+    const [, stage, , microbatch] = part.match(/^(\d*)([FBIW])(\d+)$/);
+    return `${WORD[track.kind[i][n]]} of microbatch ${microbatch}${stage && ` on stage ${stage}`}`;
+  });
+  const several = /^\d/.test(track.name[i]);
   const name = (j) => (rankOf(track, j) === target.rank ? `its own ${track.name[j]}` : `rank ${rankOf(track, j)}'s ${track.name[j]}`);
   const needs = track.needs[i].map((j, n) => {
     const there = track.there?.[i]?.[n] ?? track.end[j];
     return there > track.end[j] ? `${name(j)} (ended at ${at(track.end[j])}, here at ${at(there)})` : `${name(j)} (there at ${at(there)})`;
   });
-  const title = `${track.name[i]}: ${word} of microbatch ${track.microbatch[i]} on rank ${target.rank}${whose}`;
+  const where = several ? `, rank ${target.rank}` : ` on rank ${target.rank}`;
+  const title = `${track.name[i]}: ${parts.length > 1 ? "in one slot, " : ""}${parts.join(" and ")}${where}${whose}`;
   const times = `runs from ${at(track.start[i])} to ${at(track.end[i])}`;
   if (!track.known) return { title, lines: [times] };
   return {
@@ -445,6 +451,7 @@ function describe(scene, target) {
     lines: [
       times,
       needs.length ? `needs ${needs.join(" and ")}` : "needs nothing from another operation",
+      ...(KEEPS[track.kind[i]] ? [KEEPS[track.kind[i]]] : []),
       unblocks(track)[i].length ? `unblocks ${unblocks(track)[i].map(name).join(" and ")}` : "unblocks nothing: no other operation needs it",
     ],
   };

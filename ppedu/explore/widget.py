@@ -17,7 +17,7 @@ from typing import Any
 import anywidget
 from traitlets import Bool, Dict, Int, TraitError, Unicode
 
-from ppedu.explore.run import MOST_RANKS, TOO_MANY, Job, RealRun, State
+from ppedu.explore.run import Job, RealRun, State
 from ppedu.explore.scene import Scene, Track, details, scene
 
 AT_ONCE = 300
@@ -64,10 +64,12 @@ class View(anywidget.AnyWidget):
     details = Dict().tag(sync=True, to_json=as_text)
     error = Unicode("").tag(sync=True)
     run = Dict().tag(sync=True)
+    not_real = Unicode("").tag(sync=True)
     answered = Int(0).tag(sync=True)
     fixed = Dict().tag(sync=True)
 
     CHECKS: dict[str, Check] = {}  # noqa: RUF012 - a table of the class
+    FIRST: dict[str, Check] = {}  # noqa: RUF012 - of those that depend on other controls: what holds whatever these are
 
     def __init__(self, **given: Any) -> None:
         enable_in_colab()
@@ -86,7 +88,7 @@ class View(anywidget.AnyWidget):
 
     def _fixed(self) -> dict[str, Any]:
         """What the page has to know once."""
-        return {"most_ranks": MOST_RANKS, "too_many": TOO_MANY}
+        return {}
 
     def _commands(self) -> dict[str, Callable[[dict[str, Any]], None]]:
         """What the page can ask for, by the word that it says."""
@@ -102,8 +104,8 @@ class View(anywidget.AnyWidget):
     def _follow(self) -> None:
         """Set the traits that cannot stay where they are after a move."""
 
-    def _ranks(self) -> int:
-        """p: how many processes a real run takes."""
+    def _why_not_real(self) -> str:
+        """Why this cannot run for real, or "" where it can."""
         raise NotImplementedError
 
     def _key(self) -> Any:
@@ -145,6 +147,7 @@ class View(anywidget.AnyWidget):
             self.error = ""
             self._shown = None  # what fails is tried again by the next move
             self._compute(key, fresh)
+            self.not_real = self._why_not_real()
             self._shown = key
 
     def _draw(self, tracks: Sequence[Track], **how: Any) -> Scene:
@@ -197,9 +200,8 @@ class View(anywidget.AnyWidget):
                 for name, value in content["values"].items():
                     if name not in self.CHECKS:
                         raise ValueError(f"there is no control {name!r}")
-                    if name != "slow_stage":  # it is checked against the p of the same move, when all are set
-                        value = self.CHECKS[name](self, value)
-                    self.set_trait(name, value)
+                    value = (self.FIRST.get(name) or self.CHECKS[name])(self, value)
+                    self.set_trait(name, value)  # the whole check comes when all that the move sets is set
         finally:
             self._setting = False
         gesture = content.get("gesture")
@@ -216,8 +218,8 @@ class View(anywidget.AnyWidget):
     def _run(self) -> None:
         if self._real is not None and State(**self.run).busy:
             raise RuntimeError("a run is on its way: stop it first")
-        if self._ranks() > MOST_RANKS:
-            raise ValueError(TOO_MANY)
+        if self.not_real:
+            raise ValueError(self.not_real)
         self.error = ""
         key = self._key()
         real = RealRun(self._jobs(), self._tell, lambda runs: self._finish(key, runs))

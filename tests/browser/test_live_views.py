@@ -21,10 +21,11 @@ def _as_at_first(page):
     """Each test finds the views as the notebook made them."""
     python(
         page,
+        "one.schedule, two.schedules, two.budget = '1f1b', ['gpipe', '1f1b'], None\n"
         "for view in (one, two):\n"
         "    view.p, view.m, view.ratio, view.transfer, view.slow_stage, view.overlay = 4, 8, 1, 0, None, False\n"
-        "one.schedule, two.schedules, two.budget = '1f1b', ['gpipe', '1f1b'], None\n"
-        "for level in (1, 2, 4, 5): built.level = level; built.restart(); built.hints = 0\n"
+        "    view.v, view.w_share, view.overlap = 2, 0.5, 1\n"
+        "for level in (1, 2, 4, 5, 8, 10): built.level = level; built.restart(); built.hints = 0\n"
         "built.level, built.legal = 1, False",
     )
 
@@ -155,6 +156,86 @@ def test_what_makes_no_sense_together_cannot_be_chosen(explore):
     assert explore[".ppedu-error"].inner_text() == ""
 
 
+def control(view: LiveView, label: str):
+    return view.root.get_by_label(label, exact=True)
+
+
+def choose_schedule(view: LiveView, text: str) -> None:
+    control(view, "schedule").select_option(label=text)
+    view.settled()
+
+
+def test_stages_on_a_rank_have_a_control_where_the_schedule_has_them(explore):
+    assert control(explore, "stages a rank v").is_hidden()
+    choose_schedule(explore, "interleaved 1F1B")
+    assert control(explore, "stages a rank v").is_visible()
+    assert explore.scene("scene => [scene.tracks[0].makespan, scene.tracks[0].name.length]") == [19, 128]
+    pixels = explore.pixels()
+    control(explore, "stages a rank v").fill("4")
+    explore.settled()
+    assert explore.scene("scene => [scene.tracks[0].makespan, scene.tracks[0].name.length]") == [17.5, 256]
+    assert explore.pixels() != pixels
+    assert value_of(explore, "makespan") == "17.5"  # (m v + p - 1)(F + B) / v
+    explore.point(op(0, "4F0"))
+    title, _runs, needs, unblocks = explore.tip().splitlines()
+    assert title == "4F0: forward of microbatch 0 on stage 4, rank 0"
+    assert needs == "needs rank 3's 3F0 (there at 1)"
+    assert unblocks == "unblocks its own 4B0 and rank 1's 5F0"
+    choose_schedule(explore, "GPipe")
+    assert control(explore, "stages a rank v").is_hidden()
+
+
+def test_a_slow_rank_is_called_one_where_it_holds_several_stages(explore):
+    assert control(explore, "slow stage").is_visible()
+    choose_schedule(explore, "ZB-V")
+    control(explore, "slow rank").select_option(label="rank 1")
+    explore.settled()
+    assert "rank 1 takes 2 times as long" in explore[".ppedu-caption"].inner_text()
+
+
+def test_w_s_share_moves_the_picture_and_i_frees_nothing(explore):
+    assert control(explore, "W's share of B").is_hidden()
+    choose_schedule(explore, "ZB-H1")
+    python(explore.page, "one.ratio = 2")
+    explore.settled()
+    assert value_of(explore, "makespan") == "27"  # Zero Bubble, table 2: m (F + B) + (p - 1)(F + I - W)
+    control(explore, "W's share of B").fill("0.25")
+    explore.settled()
+    assert value_of(explore, "makespan") == "30"
+    explore.point(op(3, "I0"))
+    assert "frees nothing: its activations are kept until its W has run" in explore.tip()
+    explore.point(op(3, "W0"))
+    assert "frees the activations when it ends" in explore.tip()
+
+
+def test_an_odd_p_cannot_be_chosen_for_dualpipe(explore):
+    python(explore.page, "one.p = 3")
+    explore.settled()
+    choose_schedule(explore, "DualPipe")
+    slider = control(explore, "ranks p")
+    assert [slider.get_attribute(name) for name in ("min", "step", "max")] == ["2", "2", "16"]
+    assert slider.input_value() == "4"
+    slider.focus()
+    explore.page.keyboard.press("ArrowRight")
+    explore.settled()
+    assert explore.scene("scene => scene.tracks[0].ranks") == 6
+    box = control(explore, "ranks p, as a number")
+    box.fill("5")
+    box.press("Enter")
+    explore.until("root => root.querySelector('.ppedu-error').textContent")
+    assert explore[".ppedu-error"].inner_text().startswith("p cannot be 5: DualPipe pairs rank r with rank p - 1 - r")
+    assert box.get_attribute("aria-invalid") == "true"
+    assert explore.scene("scene => scene.tracks[0].ranks") == 6
+    box.fill("8")
+    box.press("Enter")
+    explore.until("root => !root.querySelector('.ppedu-error').textContent")
+    assert explore.scene("scene => scene.tracks[0].ranks") == 8
+    assert "2 copies" in explore["tr[data-key='weights']"].inner_text()
+    assert control(explore, "F&B × (F + B)").is_visible()
+    choose_schedule(explore, "1F1B")
+    assert [slider.get_attribute(name) for name in ("min", "step")] == ["1", "1"]
+
+
 # explore_compare()
 
 
@@ -169,6 +250,15 @@ def test_same_time_and_other_memory_side_by_side(compare):
     compare.root.get_by_label("set a memory budget").check()
     compare.until("(root, before) => +root.dataset.drawn > before", before)
     assert "over the budget" in compare[".ppedu-comparison"].inner_text()
+
+
+def test_stages_of_different_size_are_compared_in_one_unit(compare):
+    for name in ("interleaved 1F1B", "GPipe"):
+        compare.root.get_by_label(name, exact=True).click()
+        compare.settled()
+    assert compare.scene("scene => scene.tracks.map(track => track.peaks)") == [[4, 3, 2, 1], [5.5, 4.5, 3.5, 2.5]]
+    assert "5.5 (11 in flight, each 1/2)" in compare[".ppedu-comparison"].inner_text()
+    assert control(compare, "stages a rank v").is_visible()
 
 
 # puzzle()
@@ -204,6 +294,37 @@ def test_1f1b_is_built_by_keys_and_recognised(puzzle):
     puzzle.button("Next level").click()
     puzzle.settled()
     assert puzzle.root.get_by_label("level", exact=True).input_value() == "5"
+
+
+def test_zero_bubble_by_keys(puzzle):
+    """Level 10: p=2, m=2, F=I=W=1. ZB-H1 ends at 7 (Zero Bubble, table 2), and so does ZB-H2, which is the same here."""
+    choose_level(puzzle, 10)
+    cell(puzzle, 0, "F0").focus()
+    assert "Keys: arrows, F, I or W, Enter" in puzzle[".ppedu-answer"].inner_text()
+    keys(puzzle, *(key for letter in "FFIWIW" for key in (letter, "Enter")), "ArrowDown")
+    keys(puzzle, *(key for letter in "FIFIW" for key in (letter, "Enter")))
+    assert puzzle.root.get_attribute("data-placed") == "11"
+    assert cell(puzzle, 1, "W0").get_attribute("data-state") == "placed"
+    keys(puzzle, "W", "Enter")
+    assert puzzle[".ppedu-answer"].inner_text().startswith("★ Solved. This is ZB-H1 and ZB-H2")
+    assert puzzle.scene("scene => scene.tracks[0].makespan") == 7
+
+
+def test_two_stages_on_a_rank_by_keys_and_by_clicks(puzzle):
+    """Level 8: interleaved 1F1B, p=2, m=2, v=2. A letter pressed again goes to the rank's other stage."""
+    choose_level(puzzle, 8)
+    cell(puzzle, 0, "0F0").focus()
+    keys(puzzle, "F", "F", "Enter")  # 2F0 before 0F0
+    assert "rank 0 waits at 2F0 for rank 1's 1F0" in puzzle[".ppedu-answer"].inner_text()
+    keys(puzzle, "F", "0", "Enter", "F", "Enter", "F", "Enter", "F", "Enter")
+    assert puzzle["textarea"].input_value().splitlines()[0] == "0F0,0F1,2F0,2F1"
+    keys(puzzle, "B", "B", "Enter", "B", "1", "Enter", "B", "Enter", "B", "Enter")
+    assert puzzle["textarea"].input_value().splitlines()[0] == "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1"
+    for name in ("1F0", "1F1", "3F0", "3B0", "3F1", "3B1", "1B0", "1B1"):
+        cell(puzzle, 1, name).click()
+        puzzle.settled()
+    assert puzzle[".ppedu-answer"].inner_text().startswith("★ Solved. This is interleaved 1F1B.")
+    assert puzzle.scene("scene => scene.tracks[0].makespan") == 10
 
 
 def test_an_illegal_move_is_refused_with_its_reason(puzzle):
@@ -302,6 +423,30 @@ def test_what_was_built_runs_for_real(puzzle):
     assert [p.pid for p in children(kernel(puzzle.page))] == []
 
 
+def test_zero_bubble_runs_for_real(explore):
+    """I and W are operations of their own, in the run as in the picture."""
+    python(explore.page, "one.schedule, one.p, one.m, one.ratio, one.overlay = 'zb_h1', 2, 4, 2, True")
+    explore.settled()
+    explore.button("Run for real").click()
+    explore.until("root => ['done', 'failed'].includes(root.querySelector('.ppedu-run').dataset.state)", seconds=60)
+    assert state_of(explore) == "done", explore[".ppedu-run"].inner_text()
+    explore.until("root => root.view.scene.tracks.length === 2 && +root.dataset.drawn === root.view.scene.number")
+    predicted, measured = explore.scene(
+        "scene => scene.tracks.map(track => [track.word, [...track.kind].sort().join(''), track.peaks, track.makespan])"
+    )
+    assert predicted[1] == measured[1] == "FFFFFFFFIIIIIIIIWWWWWWWW"
+    assert predicted[2] == measured[2] == [2, 2]  # at most p (Zero Bubble, table 2)
+    assert (measured[0], predicted[3]) == ("measured", 260)  # 4 x 3 + 1 units of 20 ms
+    assert measured[3] > 0.99 * predicted[3]
+
+
+def test_more_stages_than_blocks_do_not_run_and_it_is_said(explore):
+    python(explore.page, "one.schedule, one.p, one.v = 'interleaved', 8, 4")
+    explore.settled()
+    assert explore.button("Run for real").is_disabled()
+    assert "has 32 stages, but the course's model has 24 blocks" in explore[".ppedu-run"].inner_text()
+
+
 def test_stop_leaves_no_process(explore):
     python(explore.page, "one.p, one.m, one.ratio = 2, 64, 4")
     explore.settled()
@@ -343,7 +488,7 @@ def test_the_dark_theme_is_followed(explore, compare, puzzle):
 
 @pytest.mark.parametrize("width", [1280, 640])
 def test_nothing_runs_out_of_its_column(page, width):
-    python(page, "built.level = 5")
+    python(page, "built.level = 9; one.schedule, two.schedules = 'dualpipe', ['1f1b', 'interleaved', 'dualpipev']")
     page.set_viewport_size({"width": width, "height": 720})
     for number in (1, 2, 3):
         view = LiveView(page, number)
