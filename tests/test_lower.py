@@ -16,18 +16,22 @@ from hypothesis import strategies as st
 from orders import B, F, I, dualpipe, dualpipe_v, golden, legal_schedules, rules
 from runtime_helpers import backwards_reversed
 
-from ppedu.builders import forward_only, gpipe, naive, one_f_one_b
+from ppedu.builders import SCHEDULES, forward_only, gpipe, one_f_one_b
+from ppedu.builders import dualpipe as dualpipe_built
 from ppedu.runtime.channels import AHEAD, pairs_of
 from ppedu.runtime.lower import Instruction, Program, Recv, Send, lower
 from ppedu.schedule import Action, Schedule, ScheduleError
 
-BUILDERS = (naive, gpipe, one_f_one_b, forward_only)
+BUILDERS = (*SCHEDULES.values(), forward_only)
 GOLDEN = ("zbh1_p4_m8", "zbh2_p4_m8", "zbv_p4_m8", "interleaved_p4_m8_v2", "looped_bfs_p4_m8_v2")
 Pair = tuple[int, int]
 
 
 def built() -> st.SearchStrategy[Schedule]:
-    return st.builds(lambda make, p, m: make(p, m), st.sampled_from(BUILDERS), st.integers(1, 6), st.integers(1, 12))
+    def make(builder, p: int, m: int) -> Schedule:
+        return builder(p + p % 2 if builder is dualpipe_built else p, m)  # DualPipe pairs its ranks
+
+    return st.builds(make, st.sampled_from(BUILDERS), st.integers(1, 6), st.integers(1, 12))
 
 
 def special() -> list[Schedule]:

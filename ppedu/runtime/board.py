@@ -6,7 +6,9 @@ import time
 from collections.abc import MutableSequence, Sequence
 
 # Where a rank is when it is at none of its program's instructions: what a hang is explained with.
-STARTING, READING, ANNOUNCING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING = range(-1, -9, -1)
+(
+    STARTING, READING, ANNOUNCING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING, AWAITING_LOSS, SUMMING,
+) = range(-1, -11, -1)  # fmt: skip
 PLACES = {
     STARTING: "starting up",
     READING: "reading its batch",
@@ -16,9 +18,11 @@ PLACES = {
     STEPPING: "in its optimizer step",
     RETURNING: "handing back its results",
     CONNECTING: "connecting to the other ranks",
+    AWAITING_LOSS: "waiting to hear that the loss is a number",
+    SUMMING: "waiting for the gradients of its stages' copies",
 }
 
-WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING)  # for other ranks
+WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING, AWAITING_LOSS, SUMMING)  # for other ranks
 
 
 class Board:

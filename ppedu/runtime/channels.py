@@ -19,7 +19,7 @@ from ppedu.runtime.lower import Program, Recv, Send
 from ppedu.schedule import Action, Kind
 
 AHEAD = 2  # receives posted before they are needed, per channel
-DATA, HEADER, STAMP, NUMBER = 0, 1, 2, 3  # gloo matches by tag; NCCL gets the data alone, and only in order
+DATA, HEADER, STAMP, NUMBER, FLAGS = range(5)  # gloo matches by tag; NCCL gets the data alone, and only in order
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -29,6 +29,17 @@ _MAX_DIMS = 8
 Shape = tuple[torch.Size, torch.dtype]
 Form: TypeAlias = tuple[int, int]
 """What the shape of a stage's output depends on: (samples in the microbatch, number of the shape of its samples)."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A tensor on its way; it is kept until it has left."""
+
+    work: Any
+    tensor: Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
 
 
 @dataclass(slots=True)
@@ -54,6 +65,27 @@ class Group:
         number = torch.empty(1, dtype=torch.float64)
         self.control.recv([number], source, NUMBER).wait()
         return number.item()
+
+    def send_flags(self, flags: Sequence[bool], to: int) -> Sent:
+        tensor = torch.tensor(flags, dtype=torch.uint8)
+        return Sent(self.control.send([tensor], to, FLAGS), tensor)
+
+    def receive_flags(self, count: int, source: int) -> list[bool]:
+        flags = torch.empty(count, dtype=torch.uint8)
+        self.control.recv([flags], source, FLAGS).wait()
+        return flags.bool().tolist()
+
+    def send_flat(self, tensor: Tensor, to: int) -> Sent:
+        """A tensor of one dimension, over the channel of the two ranks."""
+        via = self.data[self.rank, to]
+        tensor = tensor.to("cpu") if self.through_host else tensor
+        return Sent(via.send([tensor], to if via is self.control else _index(to, self.rank), DATA), tensor)
+
+    def receive_flat(self, count: int, dtype: torch.dtype, source: int) -> Tensor:
+        via = self.data[source, self.rank]
+        tensor = torch.empty(count, dtype=dtype, device="cpu" if self.through_host else self.device)
+        via.recv([tensor], source if via is self.control else _index(source, self.rank), DATA).wait()
+        return tensor.to(self.device)
 
 
 def connect(

@@ -5,16 +5,28 @@ Nothing here knows how ranks are started or watched; `Reporter` is what they tel
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppedu.runtime.batches import batch_of, check_batch, microbatch_sizes
-from ppedu.runtime.board import ANNOUNCING, AWAITING_BATCH, FLUSHING, READING, RETURNING, STEPPING, Board
+from ppedu.runtime.board import (
+    ANNOUNCING,
+    AWAITING_BATCH,
+    AWAITING_LOSS,
+    FLUSHING,
+    READING,
+    RETURNING,
+    STEPPING,
+    SUMMING,
+    Board,
+)
 from ppedu.runtime.channels import Channels, Group
 from ppedu.runtime.clocks import ClockTimer, EventTimer, Moment, Timer, in_background, sleep_until
+from ppedu.runtime.copies import sum_gradients
 from ppedu.runtime.fit import explained
 from ppedu.runtime.lower import Recv, Send
 from ppedu.runtime.stage import Meter, Stage
@@ -30,13 +42,16 @@ class Rank:
         self.schedule = work.schedule
         self.train = any(a.kind is not Kind.F for order in self.schedule.orders for e in order for a in e.actions)
         self.meter = Meter()
-        last = self.schedule.chain_length - 1
+        n, rank_of = self.schedule.chain_length, self.schedule.rank_of_stage
         self.stages = {
-            s: Stage(module.to(group.device), self.meter, first=s == 0, loss_fn=work.loss_fn if s == last else None)
-            for s, module in work.modules.items()
+            s: Stage(
+                module.to(group.device), self.meter, first=s % n == 0, loss_fn=work.loss_fn if s % n == n - 1 else None
+            )
+            for s, module in _one_each(work.modules).items()
         }
-        self.is_first, self.is_last = 0 in self.stages, last in self.stages
-        self.first_rank, self.last_rank = self.schedule.rank_of_stage[0], self.schedule.rank_of_stage[last]
+        self.is_first = any(stage.first for stage in self.stages.values())
+        self.is_last = any(stage.loss_fn is not None for stage in self.stages.values())
+        self.first_rank, self.last_ranks = rank_of[0], sorted(set(rank_of[n - 1 :: n]))
         self.channels = Channels(group, work.program, stamped=work.pace is not None and work.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
         self.optimizer = made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
@@ -54,6 +69,9 @@ class Rank:
             report = self._run_step()
             self.meter.active = False  # the next steps keep as much: the hooks need not cost them time
             stop = self._agree_to_stop(report)
+            if self.schedule.chains > 1 and self.train:
+                self.board.put(self.step, SUMMING)
+                sum_gradients(self.schedule, self.group, {s: stage.weights for s, stage in self.stages.items()})
             if self.optimizer and not stop:
                 self.board.put(self.step, STEPPING)
                 self.optimizer.step()
@@ -95,7 +113,7 @@ class Rank:
         return self.group.device.type == "cuda" and self.work.pace is None
 
     def _read_batch(self) -> None:
-        """Cut this step's batch on the first and last rank, and agree on its size."""
+        """Cut this step's batch on the ranks at the ends of a chain, and agree on its size."""
         self.inputs: Sequence[Tensor] = ()
         self.targets: Sequence[Tensor] = ()
         m, samples = self.schedule.num_microbatches, 0
@@ -111,7 +129,7 @@ class Rank:
             if self.is_last:
                 self.targets = targets.to(self.group.device).tensor_split(m)
             self.meter.ignore((*self.inputs, *self.targets))
-        if self.is_first:
+        if self.group.rank == self.first_rank:
             self.board.put(self.step, ANNOUNCING)
             for other in range(self.group.size):
                 if other != self.group.rank:
@@ -121,7 +139,7 @@ class Rank:
             self.board.put(self.step, AWAITING_BATCH)
             agreed = int(self.group.receive_number(self.first_rank))
             self.sample = int(self.group.receive_number(self.first_rank))
-            if self.is_last and samples != agreed:
+            if self.work.data is not None and samples != agreed:
                 raise ValueError(
                     f"data gave the first rank {agreed} samples and the last rank {samples} in step {self.step}. "
                     "It is called on both, so it must return the same batch for the same step (seed it with the step)"
@@ -167,14 +185,16 @@ class Rank:
         stage, i = self.stages[action.stage], action.microbatch
         if action.kind is Kind.F:
             inputs = self.inputs[i] if stage.first else self._input(action)
+            position = action.stage % self.schedule.chain_length
+            split = self.schedule.place(Action(action.stage, Kind.I, i)) is not None
             if stage.loss_fn is None:
-                with explained(action.stage, stage.module, inputs):
-                    result, _ = stage.forward(i, inputs, train=self.train)
+                with explained(position, stage.module, inputs):
+                    result, _ = stage.forward(i, inputs, train=self.train, split=split)
                 self.ready[action] = (result, None)
             else:
                 share = self.sizes[i] / sum(self.sizes)
-                with explained(action.stage, stage.module, inputs):
-                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train)
+                with explained(position, stage.module, inputs):
+                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train, split)
                 assert loss is not None
                 self.losses.append((i, loss))
             return
@@ -220,20 +240,26 @@ class Rank:
         return StepReport(self.step, moments, total, bad)
 
     def _agree_to_stop(self, report: StepReport) -> bool:
-        """The last rank, which alone knows the loss, tells the others before anyone's optimizer moves a weight. It knew
-        before their last backward began, so this waits for nothing."""
+        """The last ranks, which alone know the loss, tell the others before anyone's optimizer moves a weight. They knew
+        before their last backward began, so this waits for little."""
+        self.board.put(self.step, AWAITING_LOSS)
+        stop, works = report.not_finite is not None, []
         if self.is_last:
-            stop = report.not_finite is not None
-            for other in range(self.group.size):
-                if other != self.group.rank:
-                    self.group.send_number(stop, other).wait()
-            return stop
-        return bool(self.group.receive_number(self.last_rank))
+            others = [other for other in range(self.group.size) if other != self.group.rank]
+            works = [self.group.send_number(stop, other) for other in others]
+        for source in self.last_ranks:
+            if source != self.group.rank:
+                stop = bool(self.group.receive_number(source)) or stop
+        for work in works:
+            work.wait()
+        return stop
 
     def _result(self) -> RankResult:
         tensors: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
         for s, stage in self.stages.items():
+            if s >= self.schedule.chain_length:
+                continue  # a copy has the same weights
             state = {**dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
             for local, tensor in state.items():
                 name = self.work.names[s][local]
@@ -243,4 +269,33 @@ class Rank:
         cuda = self.group.device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self.group.device) if cuda else None
         device = torch.cuda.get_device_name(self.group.device) if cuda else "CPU"
-        return RankResult(tensors, gradients, self.meter.peak, peak, device, self.group.backend)
+        return RankResult(
+            tensors,
+            gradients,
+            self.meter.peak,
+            peak,
+            device,
+            self.group.backend,
+            self._parameter_bytes(),
+            self._unsplit(),
+        )
+
+    def _parameter_bytes(self) -> int:
+        weights = [w for stage in self.stages.values() for w in stage.module.parameters()]
+        return sum({w.untyped_storage().data_ptr(): w.untyped_storage().nbytes() for w in weights}.values())
+
+    def _unsplit(self) -> tuple[str, ...]:
+        """The names in the model of weights whose gradients came in I."""
+        found = {id(w) for stage in self.stages.values() for w in stage.unsplit}
+        named = [(s, local, w) for s, stage in self.stages.items() for local, w in stage.module.named_parameters()]
+        return tuple(dict.fromkeys(self.work.names[s][local] for s, local, w in named if id(w) in found))
+
+
+def _one_each(modules: dict[int, nn.Module]) -> dict[int, nn.Module]:
+    """Where a rank holds a stage twice, for two chains, the second one becomes a copy."""
+    seen: set[int] = set()
+    own: dict[int, nn.Module] = {}
+    for s, module in modules.items():
+        own[s] = copy.deepcopy(module) if id(module) in seen else module
+        seen.add(id(module))
+    return own

@@ -35,6 +35,9 @@ class Run:
     device, backend, cores: where it ran. pace: the nominal durations, or None where operations took what they took.
     overruns: operations that took longer than their pace.
     stopped: why the run ended early (a loss that is not finite), or None.
+    parameter_bytes: per rank, the bytes of the weights that it holds: with two chains twice the model in all.
+    unsplit: the names of weights (matrices and larger) whose gradients came in I, because their layers have no split of
+        their own. Biases and norms' scales always come in I, where they cost next to nothing.
     """
 
     schedule: Schedule
@@ -49,6 +52,8 @@ class Run:
     overruns: tuple[Overrun, ...] = ()
     stopped: str | None = None
     gradients: dict[str, Any] | None = field(default=None)
+    parameter_bytes: tuple[int, ...] = ()
+    unsplit: tuple[str, ...] = ()
 
     @property
     def timeline(self) -> Timeline:

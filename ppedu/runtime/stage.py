@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+
+from ppedu.runtime.weight_queue import Router, WeightQueue, splittable
 
 LossFn = Callable[[Any, Any], Tensor]
 
@@ -39,7 +42,17 @@ class InFlight:
     like: dict[str, Any] | None  # size, dtype and device of the gradient that goes back; None on the first stage
     gate: Tensor  # the leaf in front of the graph
     caught: list[Tensor]  # the input's gradient, once it is known
-    gradient: Tensor | None = None  # the output's gradient, kept from I to W
+    router: Router | None  # where the backward is split: it runs under the same one as the forward
+
+    def run_back(self, gradient: Tensor | None) -> None:
+        if not self.output.requires_grad:
+            return
+        if self.router is None:
+            self.output.backward(gradient)
+            return
+        with self.router:  # torch.autograd.backward would leave the mode first
+            roots, start = (self.output,), (torch.ones_like(self.output) if gradient is None else gradient,)
+            _engine_run_backward(roots, start, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
     def input_gradient(self) -> Tensor | None:
         """None on the first stage; zeros where nothing depends on the input, since the rank before waits in any case."""
@@ -53,25 +66,43 @@ class Stage:
 
     The last stage ends in the loss, weighted by the microbatch's share of the batch, so that the gradients of all
     microbatches add up to those of the whole batch.
+
+    unsplit: the matrices whose gradients came in I, because their layers cannot leave them for W. (Those of vectors,
+        biases and the like, come in I on purpose: see weight_queue.py.)
     """
 
     def __init__(self, module: nn.Module, meter: Meter, *, first: bool, loss_fn: LossFn | None) -> None:
         self.module, self.meter, self.first, self.loss_fn = module, meter, first, loss_fn
         self.in_flight: dict[int, InFlight] = {}
+        self.queues: dict[int, WeightQueue] = {}  # of microbatches between I and W
         self.weights = [w for w in module.parameters() if w.requires_grad]
+        self.matrices = [w for w in self.weights if w.dim() > 1]
+        self.splittable = splittable(module)
+        self.unsplit: list[Tensor] = []
         meter.ignore((*module.parameters(), *module.buffers()))
 
     def forward(
-        self, microbatch: int, inputs: Tensor, target: Any = None, share: float = 1.0, train: bool = True
+        self,
+        microbatch: int,
+        inputs: Tensor,
+        target: Any = None,
+        share: float = 1.0,
+        train: bool = True,
+        split: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """(what the next stage gets, the microbatch's mean loss on the last stage). Keeps the graph if `train`."""
+        """(what the next stage gets, the microbatch's mean loss on the last stage). Keeps the graph if `train`.
+
+        split: its backward comes as I and W. (Without it, I does all and leaves nothing for W.)
+        """
         gate, caught = torch.empty(0, requires_grad=True), list[Tensor]()
         like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
+        router = Router(WeightQueue(), self.splittable) if train and split and self.splittable else None
         loss = None
         with self.meter.watch(self, microbatch) if train else torch.no_grad():
             if train and not self.first and (inputs.is_floating_point() or inputs.is_complex()):
                 inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
-            output = self.module(inputs)
+            with router or nullcontext():
+                output = self.module(inputs)
             if self.loss_fn is not None:
                 loss = _one_number(self.loss_fn(output, target))
                 if train and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
@@ -83,33 +114,40 @@ class Stage:
         if not isinstance(output, Tensor):
             raise TypeError(f"a stage passes on one tensor, but this one returned {type(output).__name__}")
         if train:
-            self.in_flight[microbatch] = InFlight(output, like, gate, caught)
+            self.in_flight[microbatch] = InFlight(output, like, gate, caught, router)
         return output.detach(), None if loss is None else loss.detach()
 
     def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """B: add to the weights' gradients; return the gradient for the input (None on the first stage)."""
         kept = self.in_flight.pop(microbatch)
-        if kept.output.requires_grad:
-            kept.output.backward(gradient)
+        kept.run_back(gradient)
         self.meter.free(self, microbatch)
         return kept.input_gradient()
 
     def backward_input(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
-        """I: the gradient for the input only. The graph stays until W."""
-        kept = self.in_flight[microbatch]
-        if gradient is not None:
-            kept.gradient = gradient
-            self.meter.add(self, microbatch, gradient)
-        if kept.like is not None and kept.output.requires_grad:
-            torch.autograd.grad(kept.output, kept.gate, gradient, retain_graph=True, allow_unused=True)
+        """I: the gradient for the input. Of what the forward kept, only what W needs stays."""
+        kept = self.in_flight.pop(microbatch)
+        queue = kept.router.queue if kept.router else WeightQueue()
+        before = [(w.grad, None if w.grad is None else w.grad._version) for w in self.matrices]
+        with queue.filled():
+            kept.run_back(gradient)
+        for weight, (was, version) in zip(self.matrices, before, strict=True):
+            if weight.grad is not was or (was is not None and was._version != version):
+                self._note_unsplit(weight)
+        self.queues[microbatch] = queue
+        self.meter.free(self, microbatch)
+        for tensor in queue.tensors():
+            self.meter.add(self, microbatch, tensor)
         return kept.input_gradient()
 
     def backward_weight(self, microbatch: int) -> None:
-        """W: the gradients for the weights only, from what I kept."""
-        kept = self.in_flight.pop(microbatch)
-        if self.weights and kept.output.requires_grad:
-            kept.output.backward(kept.gradient, inputs=self.weights)
+        """W: the gradients for the weights that I left."""
+        self.queues.pop(microbatch).run()
         self.meter.free(self, microbatch)
+
+    def _note_unsplit(self, weight: Tensor) -> None:
+        if not any(weight is w for w in self.unsplit):
+            self.unsplit.append(weight)
 
 
 def _one_number(loss: Tensor) -> Tensor:
@@ -132,8 +170,8 @@ def _unspoilt(saved: tuple[Tensor, int]) -> Tensor:
 
 
 class Meter:
-    """Bytes of activations that autograd saves for the backward passes in flight on one rank, and from I to W those of
-    the gradient that W waits with.
+    """Bytes of activations that autograd saves for the backward passes in flight on one rank. From I to W what W's queue
+    holds counts instead: the inputs of layers, and the gradients of their outputs.
 
     Saved-tensor hooks see each tensor; weights, buffers and the batch itself are left out, each storage counts once.
     The hooks cost time, so they are on while `active`.

@@ -19,6 +19,7 @@ from ppedu.runtime import board, world
 from ppedu.runtime.batches import Data, batch_of, check_batch
 from ppedu.runtime.by_value import dumps
 from ppedu.runtime.channels import pairs_of
+from ppedu.runtime.copies import copy_pairs
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.fit import check_fit
 from ppedu.runtime.interrupts import interrupts_held
@@ -58,11 +59,14 @@ def train(
         buffers) hold the trained values afterwards.
     data: a list of batches (inputs, targets), gone round where `steps` ask for more, or a function of the step that
         returns one. Both tensors have the samples in their first dimension. The function is called on the first and
-        on the last rank, so it returns the same batch for the same step; and once here, to check the batch.
+        on the last rank (with several chains, of each), so it returns the same batch for the same step; and once here,
+        to check the batch.
     loss_fn: (outputs, targets) -> the mean over the samples. Each microbatch counts with its share of the batch, so the
         gradients equal those of the whole batch.
     optimizer: parameters -> optimizer, like `lambda w: torch.optim.SGD(w, lr=0.1)`; each rank makes one for its stage,
-        and its state lives for this call. None leaves the weights as they are.
+        and its state lives for this call. None leaves the weights as they are. Where a schedule runs two chains, each
+        stage has two copies, which get the sum of both gradients after the step and stay equal as long as the optimizer
+        treats each weight by itself; buffers come back from the first one.
     device: "cpu", "cuda", or "auto": one GPU per rank over NCCL where there are enough, else ranks share the GPUs and
         send through host memory over gloo, else CPU processes over gloo.
     pace: nominal seconds per operation. The mathematics run, and the operation then sleeps until its time is up, as if
@@ -89,22 +93,23 @@ def train(
     _check_arguments(schedule, data, loss_fn, optimizer, steps, device, pace, timeout)
     _check_options(seed, progress, stop)
     programs = lower(schedule)
-    stages = stages_of(model, schedule.num_stages)
+    n = schedule.chain_length
+    stages = stages_of(model, n)
     names = stage_parameter_names(model, stages)
     _check_data(data, schedule, stages)
     joined = world.found(schedule.num_ranks)
     threads = 1 if pace else max(1, available_cores() // (world.ranks_here() if joined else schedule.num_ranks))
     works = []
-    ends = {schedule.rank_of_stage[0], schedule.rank_of_stage[-1]}
+    ends = {r for s, r in enumerate(schedule.rank_of_stage) if s % n in (0, n - 1)}
     for rank, program in enumerate(programs):
         mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
         works.append(
             Work(
-                rank, schedule, program, {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn, optimizer,
+                rank, schedule, program, {s: stages[s % n] for s in mine}, {s: names[s % n] for s in mine}, loss_fn, optimizer,
                 data if rank in ends else None, steps, pace, gradients, threads, seed,
             )
         )  # fmt: skip
-    pairs = pairs_of(programs)
+    pairs = pairs_of(programs) | copy_pairs(schedule)
     if not joined:
         _check_sendable(works)
     told = progress if not joined or world.rank() == 0 else False  # one bar, not one a rank
@@ -123,10 +128,6 @@ def _check_arguments(
 ) -> None:
     if not isinstance(schedule, Schedule):
         raise TypeError(f"a schedule is what ppedu.gpipe(p=4, m=8) and the like return: schedule={schedule!r:.80}")
-    if schedule.chains > 1:
-        raise ValueError(
-            f"{schedule.label} runs {schedule.chains} chains of stages at once, which train does not yet run"
-        )
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps is a whole number of at least 1: steps={steps!r}")
     if not callable(loss_fn):
@@ -257,7 +258,7 @@ class _Collector:
         self.printed[rank].append(("step", ""))
         if len(step) == self.schedule.num_ranks:
             self._print(lines.index(("step", "")) + 1 for lines in self.printed)
-            loss = next((r.loss for r in step.values() if r.loss is not None), math.nan)
+            loss = _loss(step) if any(r.loss is not None for r in step.values()) else math.nan
             self.bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
             self.bar.update()
             if self.tell:
@@ -283,19 +284,35 @@ class _Collector:
             over = find_overruns(schedule, number, moments, pace)
             overruns += over
             timelines.append(step_timeline(schedule, moments, where, over))
-            losses += [r.loss for r in step.values() if r.loss is not None]
-            for report in step.values():
-                if report.not_finite is not None:
-                    i, value = report.not_finite
-                    stopped = f"the loss of microbatch {i} in step {number} is {value}"
+            losses += [_loss(step)] if any(r.loss is not None for r in step.values()) else []
+            for i, value in sorted(r.not_finite for r in step.values() if r.not_finite is not None)[:1]:
+                stopped = f"the loss of microbatch {i} in step {number} is {value}"
         if stopped:
             warnings.warn(f"the run ended early: {stopped}. The weights are those before that step", stacklevel=3)
+        unsplit = tuple(dict.fromkeys(name for r in results for name in r.unsplit))
+        if unsplit:
+            warnings.warn(_about_unsplit(unsplit), stacklevel=3)
         merged = {name: g for r in results for name, g in r.gradients.items()} if gradients else None
         peaks = tuple(r.peak_device_bytes for r in results if r.peak_device_bytes is not None)
         return Run(
             schedule, tuple(losses), tuple(timelines), tuple(r.peak_activation_bytes for r in results), peaks or None,
             ", ".join(devices), first.backend, available_cores(), pace, tuple(overruns), stopped, merged,
+            tuple(r.parameter_bytes for r in results), unsplit,
         )  # fmt: skip
+
+
+def _loss(step: dict[int, StepReport]) -> float:
+    """The parts of all ranks that know one, in the order of the ranks."""
+    return sum(step[rank].loss or 0.0 for rank in sorted(step))
+
+
+def _about_unsplit(names: Sequence[str]) -> str:
+    layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+    shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
+    return (
+        f"only linear and embedding leave their matrices' gradients for W: those of {shown} came in I. "
+        "They are right, but there I takes longer than it says and W less. `Run.unsplit` names the weights"
+    )
 
 
 def _put_back(stages: Sequence[nn.Module], names: Sequence[dict[str, str]], results: Sequence[RankResult]) -> None:

@@ -29,7 +29,7 @@ class Work:
     names: dict[int, dict[str, str]]  # stage -> a weight's or buffer's name in the stage -> its name in the model
     loss_fn: LossFn
     optimizer: MakeOptimizer | None
-    data: Data | None  # on the first and last rank
+    data: Data | None  # on the ranks at the ends of a chain
     steps: int
     pace: Costs | None
     gradients: bool
@@ -39,7 +39,7 @@ class Work:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a rank tells of one step. The loss comes from the last rank."""
+    """What a rank tells of one step. The loss comes from the last rank; where several chains end, each gives its part."""
 
     step: int
     moments: list[Moment]
@@ -57,6 +57,8 @@ class RankResult:
     peak_device_bytes: int | None
     device: str
     backend: str
+    parameter_bytes: int
+    unsplit: tuple[str, ...]  # names of weights whose gradients came in I
 
 
 class Reporter(Protocol):

@@ -1,0 +1,194 @@
+"""Split a backward in two: I computes the input's gradient and leaves in a queue what W needs for the weights'.
+
+Layers do not know of this. While a stage runs, a `Router` sends its calls of linear and embedding through autograd
+Functions that can be split: their weight matrices' gradients come in W. The gradients of vectors (biases, the scales of
+norms) come in I: there the layer's gradient is in cache, so that a sum over it costs next to nothing, and nothing more has
+to be kept for them. Megatron-LM's zero bubble does the same. Matrices of other layers come in I, too: see `Stage.unsplit`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class WeightQueue:
+    """What one microbatch's W needs: filled while I runs, emptied by `run`."""
+
+    __slots__ = ("filling", "pending")
+
+    def __init__(self) -> None:
+        self.filling = False
+        self.pending: deque[tuple[Any, tuple[Any, ...]]] = deque()  # (layer below, what its `add` takes)
+
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        """While this is open, layers that can be split leave their weights' half here instead of computing it."""
+        self.filling = True
+        try:
+            yield
+        finally:
+            self.filling = False
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What stays in memory until W: inputs, and gradients of outputs."""
+        return (
+            t for _, kept in self.pending for t in kept if isinstance(t, Tensor) and not isinstance(t, nn.Parameter)
+        )
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """W: add the gradients to the weights'."""
+        while self.pending:
+            layer, kept = self.pending.popleft()
+            layer.add(*kept)
+
+
+# In a backward the Router is there for layers that run once more; it need not look at each step of these here.
+_plainly = torch._C.DisableTorchFunction
+
+
+class _Linear(torch.autograd.Function):
+    """Saves what torch's own saves, and computes what it computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, queue: WeightQueue) -> Tensor:
+        ctx.queue, ctx.weight = queue, weight
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias).detach()  # no view, so that the next layer may work in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        for_x, _, for_bias, _ = ctx.needs_input_grad
+        with _plainly():
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            back = _times(gradient, weight, x) if for_x else None
+            vector = rows.sum(0) if for_bias else None
+            if not ctx.queue.filling:
+                return back, rows.t().mm(x.reshape(-1, x.shape[-1])), vector, None
+            ctx.queue.pending.append((_Linear, (ctx.weight, x.detach(), gradient)))  # without the input's own graph
+            return back, None, vector, None
+
+    @staticmethod
+    def add(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
+        """Product and sum in one pass over the weight's gradient: the product alone need not be written anywhere."""
+        rows, x = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+        if weight.grad is None:
+            weight.grad = rows.t().mm(x)
+        else:
+            weight.grad.addmm_(rows.t(), x)
+
+
+def _times(gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    """The input's gradient, by the operations that autograd takes: others would round otherwise."""
+    if gradient.dim() > 2 and gradient.is_contiguous():
+        return gradient.matmul(weight)  # what follows here, in one call
+    rows = gradient.reshape(-1, weight.shape[0])
+    if x.dim() == 2 and x.stride() == (1, x.shape[0]) and x.shape[0] > 1:
+        return weight.t().mm(rows.t()).t()
+    return rows.mm(weight).view(x.shape)
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, indices: Tensor, weight: Tensor, queue: WeightQueue, padding: int) -> Tensor:
+        ctx.queue, ctx.weight, ctx.padding = queue, weight, padding
+        ctx.save_for_backward(indices)
+        return torch.embedding(weight, indices, padding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (indices,) = ctx.saved_tensors
+        kept = ctx.weight, indices, gradient, ctx.padding
+        if ctx.queue.filling:
+            ctx.queue.pending.append((_Embedding, kept))
+            return None, None, None, None
+        with _plainly():
+            return None, _rows_of(*kept), None, None
+
+    @staticmethod
+    def add(weight: nn.Parameter, indices: Tensor, gradient: Tensor, padding: int) -> None:
+        rows = _rows_of(weight, indices, gradient, padding)
+        weight.grad = rows if weight.grad is None else weight.grad.add_(rows)
+
+
+def _rows_of(weight: Tensor, indices: Tensor, gradient: Tensor, padding: int) -> Tensor:
+    found: Tensor = torch.ops.aten.embedding_dense_backward.default(gradient, indices, weight.shape[0], padding, False)
+    return found
+
+
+class Router(TorchFunctionMode):
+    """Sends a stage's calls of linear and embedding through the Functions above, with the queue of one
+    microbatch. Entered for its forward, and for its backward as well, in which checkpointed layers run once more.
+
+    splittable: the ids of the stage's weights that take part (`splittable`). Calls with others stay as they are.
+    """
+
+    def __init__(self, queue: WeightQueue, splittable: Collection[int]) -> None:
+        super().__init__()
+        self.queue, self.splittable = queue, splittable
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        route = _ROUTES.get(func)
+        if route is None:
+            return func(*args, **(kwargs or {}))
+        if kwargs and "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        result = route(self, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if result is None else result
+
+    def takes(self, x: Any, weight: Any) -> bool:
+        """A plain tensor, a weight of this stage, nobody who listens to its gradient, no other mechanism around."""
+        return (
+            id(weight) in self.splittable
+            and type(x) in (Tensor, nn.Parameter)
+            and not weight._backward_hooks
+            and not weight._post_accumulate_grad_hooks
+            and not torch.is_autocast_enabled(x.device.type)
+            and not torch._C._are_functorch_transforms_active()
+            and not torch.compiler.is_compiling()
+        )
+
+
+def splittable(module: nn.Module) -> set[int]:
+    """The ids of the weights whose gradients can wait: leaves with a gradient, of ordinary numbers, all in one piece."""
+    return {
+        id(w)
+        for w in module.parameters()
+        if type(w) is nn.Parameter and w.requires_grad and w.is_floating_point() and w.layout is torch.strided
+    }
+
+
+def _linear(router: Router, x: Any, weight: Any, bias: Any = None) -> Any:
+    return _apply(_Linear, x, weight, bias, router.queue) if router.takes(x, weight) else None
+
+
+def _embedding(
+    router: Router,
+    x: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if max_norm is not None or scale_grad_by_freq or sparse or not router.takes(x, weight):
+        return None
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return _apply(_Embedding, x, weight, router.queue, padding)
+
+
+def _apply(layer: Any, *arguments: Any) -> Any:
+    return layer.apply(*arguments)
+
+
+_ROUTES: dict[Any, Callable[..., Any]] = {F.linear: _linear, F.embedding: _embedding}
