@@ -19,8 +19,12 @@ from ppedu.timeline import Span, Timeline
 
 
 class _Box(NamedTuple):
-    """A rectangle in times of the picture and heights of the layout, and the texts for it, the fullest first."""
+    """A rectangle in times of the picture and heights of the layout, and the texts for it, the fullest first.
 
+    alike: what boxes have in common that are named alike: the timeline, the kind, and whether they are half of a pair.
+    """
+
+    alike: tuple[int, str, bool]
     kind: str
     fill: str
     left: float
@@ -65,7 +69,7 @@ def _boxes(lane: Lane, path: set[Span] | None) -> Iterator[_Box]:
             fill = mix(PALETTE[kind], pale if path is None or span in path else 0.5 + pale / 2)
             short = f"{kind}{part.microbatch}"
             yield _Box(
-                kind, fill, lane.track.at(span.start), lane.track.at(span.end),
+                (id(lane.track), kind, len(parts) > 1), kind, fill, lane.track.at(span.start), lane.track.at(span.end),
                 lane.top + top * lane.height, lane.top + bottom * lane.height,
                 (short if schedule.one_stage_per_rank else str(part), short, str(part.microbatch)),
             )  # fmt: skip
@@ -175,16 +179,17 @@ def _fill(page: Page, boxes: Sequence[_Box]) -> None:
 
 def _numbers(page: Page, boxes: Sequence[_Box]) -> None:
     """Name the boxes, in nearly one font size: with the letter where that fits, else with the number alone."""
-    kinds: dict[str, list[_Box]] = defaultdict(list)
+    groups: dict[tuple[int, str, bool], list[_Box]] = defaultdict(list)
     for box in boxes:
-        kinds[box.kind].append(box)
-    chosen = {kind: choice for kind, group in kinds.items() if (choice := _level(page, group)) is not None}
-    if any(level > 0 for level, _ in chosen.values()):  # stage numbers on all of them or on none
-        chosen = {kind: (max(1, level), size) for kind, (level, size) in chosen.items()}
+        groups[box.alike].append(box)
+    chosen = {alike: choice for alike, group in groups.items() if (choice := _level(page, group)) is not None}
+    short = {track for (track, _, _), (level, _) in chosen.items() if level > 0}
+    for alike, (level, size) in chosen.items():  # stage numbers on all of a timeline's boxes or on none
+        chosen[alike] = max(level, int(alike[0] in short)), size
     smallest = min((size for _, size in chosen.values()), default=0.0)
-    for kind, (level, largest) in chosen.items():
+    for alike, (level, largest) in chosen.items():
         size = min(largest, 1.3 * smallest)
-        for box in kinds[kind]:
+        for box in groups[alike]:
             text = next((text for text in box.texts[level:] if _room(page, box, text) > size - 0.05), None)
             if text is not None:
                 x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
@@ -198,7 +203,7 @@ def _room(page: Page, box: _Box, text: str) -> float:
 
 
 def _level(page: Page, boxes: Sequence[_Box]) -> tuple[int, float] | None:
-    """The fullest text that nearly all boxes of a kind have room for, and its size; None where none has."""
+    """The fullest text that nearly all boxes of a group have room for, and its size; None where none has."""
     for level in range(len(boxes[0].texts)):
         rooms = sorted(_room(page, box, box.texts[level]) for box in boxes)
         if (size := rooms[len(rooms) // 10]) >= SMALLEST:
