@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
 from ppedu.runtime.weight_queue import Router, WeightQueue, splittable
 
@@ -47,12 +46,8 @@ class InFlight:
     def run_back(self, gradient: Tensor | None) -> None:
         if not self.output.requires_grad:
             return
-        if self.router is None:
+        with self.router or nullcontext():
             self.output.backward(gradient)
-            return
-        with self.router:  # torch.autograd.backward would leave the mode first
-            roots, start = (self.output,), (torch.ones_like(self.output) if gradient is None else gradient,)
-            _engine_run_backward(roots, start, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
     def input_gradient(self) -> Tensor | None:
         """None on the first stage; zeros where nothing depends on the input, since the rank before waits in any case."""
