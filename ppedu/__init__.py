@@ -37,7 +37,7 @@ from ppedu.timeline import Span, Timeline
 from ppedu.validate import Violation, violations
 
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
-    from ppedu.exercises import check, progress, reveal
+    from ppedu.exercises import Challenge, check, progress, reveal, score, scores
     from ppedu.explore.compare import explore_compare
     from ppedu.explore.puzzle import puzzle
     from ppedu.plot import plot_compare, plot_memory, plot_timeline
@@ -51,6 +51,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Action",
+    "Challenge",
     "Costs",
     "Kind",
     "Optimized",
@@ -87,6 +88,8 @@ __all__ = [
     "progress",
     "puzzle",
     "reveal",
+    "score",
+    "scores",
     "simulate",
     "split",
     "to_torch",
@@ -99,6 +102,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "Challenge": "ppedu.exercises",
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
     "TorchRun": "ppedu.runtime.to_torch",
@@ -111,6 +115,8 @@ _LATE = {
     "progress": "ppedu.exercises",
     "puzzle": "ppedu.explore.puzzle",
     "reveal": "ppedu.exercises",
+    "score": "ppedu.exercises",
+    "scores": "ppedu.exercises",
     "split": "ppedu.runtime.split",
     "to_torch": "ppedu.runtime.to_torch",
     "train": "ppedu.runtime.train",

@@ -26,7 +26,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": {"schedule", "validate", "timeline"},
     "optimize": {"schedule", "builders", "timeline", "simulate", "optimize"},
     "plot": {"schedule", "timeline", "palette", "plot"},
-    "exercises": {"schedule", "builders", "validate", "simulate", "timeline", "theory", "plot", "exercises"},
+    "exercises": {
+        "schedule",
+        "builders",
+        "validate",
+        "simulate",
+        "timeline",
+        "theory",
+        "plot",
+        "optimize",
+        "exercises",
+    },
     "runtime": {"schedule", "validate", "timeline", "runtime"},
     "explore": {
         *("schedule", "builders", "validate", "simulate", "timeline", "theory", "palette"),  # the core

@@ -27,6 +27,10 @@ COURSE = [
     "04_gpipe",
     "05_one_f_one_b",
     "06_how_many_stages_and_microbatches",
+    "07_interleaved",
+    "08_zero_bubble",
+    "09_dualpipe",
+    "11_design_your_own",
 ]
 MISCONCEPTIONS = [  # each is met by name, and settled by a run
     "1F1B has a smaller bubble than GPipe.",

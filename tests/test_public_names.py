@@ -12,6 +12,7 @@ import ppedu
 
 PUBLIC = [
     "Action",
+    "Challenge",
     "Costs",
     "Kind",
     "Optimized",
@@ -48,6 +49,8 @@ PUBLIC = [
     "progress",
     "puzzle",
     "reveal",
+    "score",
+    "scores",
     "simulate",
     "split",
     "to_torch",

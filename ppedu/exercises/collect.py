@@ -1,8 +1,8 @@
-"""What a class has done, from the progress files that its members handed in.
+"""What a class has done, from the progress files and score boards that its members handed in.
 
     python -m ppedu.exercises.collect handed_in/*.json
 
-A reader writes such a file with `ppedu.progress().save("ada.json", name="Ada")`.
+A reader writes such files with `ppedu.progress().save("ada.json", name="Ada")` and `ppedu.scores().save(...)`.
 """
 
 from __future__ import annotations
@@ -11,32 +11,42 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ppedu.exercises import registry
+from ppedu.exercises import board, registry
 from ppedu.exercises.kept import FORMAT, Progress, checked
 
 
 def collect(paths: Sequence[str | Path]) -> str:
     """A table of who is how far, and for each question how many have it right and which wrong ideas were met.
 
-    A file that cannot be read is named, and left out.
+    Score boards become one, on which each entry has its reader's name in front. A file that cannot be read is named, and left out.
     """
     members: list[tuple[str, dict[str, Any]]] = []
+    entered: list[board.Entry] = []
     trouble = []
     for path in map(Path, paths):
         try:
             data = json.loads(path.read_text("utf-8"))
-            members.append((str(data.get("name") or path.stem), checked(data)))
+            name = str(data.get("name") or path.stem)
+            if data.get("format") == board.FORMAT:
+                entered += [replace(entry, name=f"{name}: {entry.name}") for entry in board.read_board(data)]
+            else:
+                members.append((name, checked(data)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            trouble.append(f"{path} is left out, for it is no progress file of format {FORMAT!r}: {error}")
+            trouble.append(
+                f"{path} is left out, for it is no progress file ({FORMAT!r}) and no score board ({board.FORMAT!r}): {error}"
+            )
     lines = [f"{len(members)} handed in", ""]
     for name, entries in sorted(members, key=lambda member: member[0]):
         done = Progress(registry.notebooks(), entries)
         lines.append(f"{name}: " + "; ".join(done.line(n) for n in registry.notebooks() if entries.get(n)))
     for number in registry.notebooks():
         lines += _notebook(number, [entries.get(number, {}) for _, entries in members])
+    if entered:
+        lines += ["", repr(board.Board(tuple(entered), tuple(board.challenges_of(entered))))]
     return "\n".join([*lines, *([""] if trouble else []), *trouble])
 
 

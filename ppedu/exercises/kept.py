@@ -42,7 +42,7 @@ def record(notebook: str, part: str, name: str, correct: bool, idea: str | None)
     """Note one attempt. part: "exercises" or "predictions". Never fails: learning goes on without the file."""
     _trouble.clear()
     try:
-        with _locked(home()):
+        with locked(home()):
             data = _read()
             _note(data, notebook, part, name, correct, idea)
             _write(data)
@@ -92,13 +92,17 @@ def checked(data: Any) -> dict[str, Any]:
 
 
 def _write(data: dict[str, Any]) -> None:
-    """Write the whole file beside the old one, and put it in its place in one step."""
     text = json.dumps({"format": FORMAT, "notebooks": data}, indent=1, sort_keys=True, ensure_ascii=False)
-    handle, name = tempfile.mkstemp(dir=home(), prefix="progress.", suffix=".tmp")
+    put(home() / "progress.json", text + "\n")
+
+
+def put(path: Path, text: str) -> None:
+    """Write a text file whole, or not at all: beside the old one, and then in its place in one step."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(name, home() / "progress.json")
+            file.write(text)
+        os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -106,10 +110,10 @@ def _write(data: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = "progress") -> Iterator[None]:
     """Only one kernel at a time changes the file. A lock that is left behind is broken after a few seconds."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / "progress.lock"
+    lock = folder / f"{name}.lock"
     deadline = time.monotonic() + _STALE
     while True:
         try:
