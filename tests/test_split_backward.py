@@ -75,6 +75,18 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)).double()
 
 
+def attention() -> tuple[nn.Module, Tensor]:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x, x, x, need_weights=False)[0]
+
+    return Looks().double(), numbers(2, 3, 4)
+
+
 # What is split whole: (module, input)
 SPLIT = {
     "linear": lambda: (layers(4, 4), numbers(6, 4)),
@@ -106,7 +118,7 @@ SPLIT = {
     "tokens": lambda: (nn.Sequential(nn.Embedding(7, 4), *layers(4, 4)).double(), tokens(2, 3)),
     "tokens with a padding": lambda: (nn.Embedding(7, 4, padding_idx=-3).double(), tokens(5, 6)),
     "tokens of 32 bits": lambda: (nn.Embedding(7, 4).double(), tokens(5, 6).int()),
-    "torch's attention": lambda: attention(),
+    "torch's attention": attention,
     "first of a GPT": lambda: (ByteGPT(blocks=1, width=8, heads=2, context=4).double(), tokens(3, 4)),
 }  # fmt: skip
 
@@ -128,18 +140,6 @@ def penalised(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def in_bfloat(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return F.linear(x.float(), weight, bias).double()
-
-
-def attention() -> tuple[nn.Module, Tensor]:
-    class Looks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
-
-        def forward(self, x: Tensor) -> Any:
-            return self.inner(x, x, x, need_weights=False)[0]
-
-    return Looks().double(), numbers(2, 3, 4)
 
 
 def listened() -> tuple[nn.Module, Tensor]:

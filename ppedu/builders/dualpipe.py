@@ -1,6 +1,8 @@
 """Bidirectional: microbatches enter at both ends, and a forward of one direction runs beside a backward of the other.
 
-DeepSeek-AI, DualPipe (2025), and its half, DualPipeV. Letters: p ranks, m microbatches; F forward, B backward, I and W its
+DeepSeek-AI, DualPipe (2025), and its half, DualPipeV. An overlapped pair is one slot. On a device that runs one stream of
+work, as a CPU process or a plain CUDA stream does, its two halves run one after the other; what the paper gains there comes
+from kernels that compute one half while the other's messages (between experts) are on their way. Letters: p ranks, m microbatches; F forward, B backward, I and W its
 halves (input's and weights' gradient), F&B an overlapped pair.
 """
 
