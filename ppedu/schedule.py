@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -207,6 +207,8 @@ class Schedule:
 
         Raises TypeError where the function returns something else, ScheduleError for words that are no operations.
         """
+        if not callable(order):
+            raise TypeError(f"order is a function (rank, p, m) -> 'F0 F1 B0 B1': order={order!r:.80}")
         for letter, value, what in (("p", p, "ranks"), ("m", m, "microbatches")):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
@@ -272,7 +274,7 @@ def _parse(lines: Iterable[Sequence[str]], name: str, chains: int) -> Schedule:
 def _entries(given: object, rank: int) -> tuple[Entry, ...]:
     """What a function returned for a rank, as entries."""
     words = given.split() if isinstance(given, str) else given
-    if not isinstance(words, Iterable):
+    if not isinstance(words, Iterable) or isinstance(words, Set):  # a set has no order
         raise TypeError(
             f"the order of rank {rank} is text like 'F0 F1 B0 B1' or a list of such words, but the function returned "
             + ("nothing (is a return missing?)" if given is None else f"{given!r:.80}")

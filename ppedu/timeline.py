@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from ppedu.schedule import Action, Costs, Entry, Kind, Schedule, dependencies, parse_entry
+from ppedu.schedule import Action, Costs, Entry, Kind, Overlap, Schedule, dependencies, parse_entry
 
 Interval: TypeAlias = tuple[float, float]
 """(from, to), in the timeline's unit."""
@@ -291,28 +291,33 @@ class Timeline:
     def costs(self) -> Costs:
         """What operations took: the median of each kind on each stage, as costs to predict with.
 
-        Kinds that did not run are left at their defaults; transfers count as free.
+        Where a kind ran in overlapped pairs alone, its stage's other operations tell (B is I and W), or what the pairs took
+        beyond the other half. Kinds that did not run at all are left at their defaults; transfers count as free.
 
         >>> from ppedu import Costs, gpipe, simulate
         >>> print(simulate(gpipe(p=2, m=3), Costs(forward=[1, 2], backward=3)).costs())
         F=1,2 B=3,3
         """
-        took: dict[tuple[Kind, int], list[float]] = {}
-        for span in self.spans:
-            if isinstance(span.action, Action):
-                took.setdefault((span.action.kind, span.action.stage), []).append(span.duration)
+        took = _medians(
+            ((span.action.kind, span.action.stage), span.duration)
+            for span in self.spans
+            if isinstance(span.action, Action)
+        )
+        pairs = [(span.action, span.duration) for span in self.spans if isinstance(span.action, Overlap)]
+        took = _medians(_told_by_pairs(pairs, took)) | took
         stages = range(self.schedule.num_stages)
 
-        def medians(kind: Kind) -> list[float] | None:
-            if not any((kind, stage) in took for stage in stages):
-                return None
-            return [median(took.get((kind, stage), [0.0])) for stage in stages]
+        def of(kind: Kind) -> list[float] | None:
+            ran = any((kind, stage) in took for stage in stages)
+            return [_took(kind, stage, took) for stage in stages] if ran else None
 
         none = [0.0 for _ in stages]
-        input_grad, weight_grad = medians(Kind.I), medians(Kind.W)
+        forward, backward, input_grad, weight_grad = of(Kind.F) or none, of(Kind.B), of(Kind.I), of(Kind.W)
         if input_grad is not None and weight_grad is None:
             weight_grad = none  # a run that was stopped before its first W
-        return Costs(medians(Kind.F) or none, medians(Kind.B), input_grad, weight_grad, unit=self.unit)
+        together = _medians((pair.forward.stage, duration) for pair, duration in pairs)
+        overlapped = [together.get(s, forward[s] + _took(Kind.B, s, took)) for s in stages] if pairs else None
+        return Costs(forward, backward, input_grad, weight_grad, overlapped, unit=self.unit)
 
     @property
     def _by_action(self) -> dict[Action, Span]:
@@ -462,6 +467,40 @@ class Timeline:
                 ts = (time - start) * scale
                 events.append(_event("C", f"in flight, rank {rank}", rank, ts=ts, args={"activations": count}))
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+_Key = TypeVar("_Key")
+
+
+def _medians(took: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    found: dict[_Key, list[float]] = {}
+    for key, duration in took:
+        found.setdefault(key, []).append(duration)
+    return {key: median(durations) for key, durations in found.items()}
+
+
+def _told_by_pairs(
+    pairs: Sequence[tuple[Overlap, float]], took: Mapping[tuple[Kind, int], float]
+) -> Iterator[tuple[tuple[Kind, int], float]]:
+    """What the halves of pairs took that never ran alone: the rest of the pair, or half of it where neither half did."""
+    for pair, duration in pairs:
+        for part, other in (pair.actions, pair.actions[::-1]):
+            if not _took(part.kind, part.stage, took):
+                rest = duration - _took(other.kind, other.stage, took)
+                yield (part.kind, part.stage), duration / 2 if rest == duration else max(0.0, rest)
+
+
+def _took(kind: Kind, stage: int, took: Mapping[tuple[Kind, int], float]) -> float:
+    """What a kind took on a stage, or what the others there say of it: B is I and W, either of them half of B."""
+    b, i, w = (took.get((one, stage)) for one in (Kind.B, Kind.I, Kind.W))
+    if (kind, stage) in took:
+        return took[kind, stage]
+    if kind is Kind.B:
+        return (i or 0.0) + (w or 0.0)
+    other = w if kind is Kind.I else i
+    if kind is Kind.F or b is None:
+        return 0.0
+    return b / 2 if other is None else max(0.0, b - other)
 
 
 def _lane(spans: list[Span]) -> _Lane:

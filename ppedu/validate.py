@@ -160,8 +160,8 @@ def _frame(schedule: Schedule) -> list[Violation]:
         "ranks": p < 1 and "there is no rank: give at least one order",
         "microbatches": m < 1 and f"a batch has at least one microbatch, but m={m}",
         "stages": stages < 1 and "there is no stage: rank_of_stage names the rank of each, and is empty",
-        "chains": (chains < 1 or stages % chains != 0)
-        and f"{stages} stages do not make {chains} chains of one length: give a divisor of {stages} as chains",
+        "chains": (not isinstance(chains, int) or chains < 1 or stages % chains != 0)
+        and f"{stages} stages do not make {chains!r} chains of one length: give a divisor of {stages} as chains",
         "placement": homeless
         and f"stage {homeless[0]} is placed on rank {schedule.rank_of_stage[homeless[0]]}, but there are {p} orders, "
         f"of ranks 0 to {p - 1}: correct rank_of_stage, or give every rank its order",
@@ -193,7 +193,7 @@ def _place(schedule: Schedule, places: list[dict[Kind, Slots]]) -> Iterator[Viol
     for rank, order in enumerate(schedule.orders):
         for slot, entry in enumerate(order):
             if isinstance(entry, Overlap) and not (entry.forward.kind is F and entry.backward.kind in (B, I)):
-                message = f"rank {rank} overlaps {entry}: a pair is an F and a B, in this order. Run these two apart"
+                message = f"rank {rank} overlaps {entry}: a pair is an F and a B (or an I), in this order. Run these two apart"
                 yield Violation("pair", rank, entry, None, message)
             for part in entry.actions:
                 stage, microbatch = part.stage, part.microbatch
@@ -371,8 +371,12 @@ def _remedy(schedule: Schedule, circle: list[Link]) -> str:
         if needed in entry.actions:
             if isinstance(entry, Overlap):
                 ways.append(f"{name} apart from {held} on rank {link.of}")
-        elif not any(_follows(needed, part, schedule) for part in entry.actions):
+            continue
+        first = [part for part in entry.actions if _follows(needed, part, schedule)]
+        if not first:
             ways.append(f"{name} before {held} on rank {link.of}")
+        elif len(first) < len(entry.actions):  # the other half of the pair need not wait for it
+            ways.append(f"{schedule.short(first[0])} apart from {held} on rank {link.of}")
     return f"To break the circle, run {', or '.join(ways[:2])}"
 
 

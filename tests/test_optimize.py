@@ -485,6 +485,22 @@ def test_the_result_reads_well():
     assert (again.schedule, again.makespan, again.gap) == (best.schedule, 27, 0)
 
 
+def test_a_large_problem_starts_from_a_rule_if_there_is_time():
+    """16 ranks, 256 microbatches, room for 8: of the built-ins naive alone fits, at 8 times what the rules reach."""
+    asked = problem(16, 256, Costs(1, input_grad=1.1, weight_grad=0.7), 8, True, None)
+    assert list(greedy(asked, until=0.0)) == []
+    best = min(simulate(order, asked.costs).makespan for order in greedy(asked))
+    assert best < 1300
+    assert simulate(one_by_one(asked), asked.costs).makespan > 8000
+    small = replace(asked, m=8)
+    assert len(list(greedy(small, until=0.0))) == len(list(greedy(small))) > 0
+
+
+def test_nanoseconds_are_not_rounded_to_nothing():
+    timeline = simulate(one_f_one_b(2, 2), Costs(1e-9, 1e-9, unit="s"))
+    assert "makespan 6e-06 ms, no order" in repr(Optimized(timeline.schedule, timeline, 6e-9, None, None, 0.0))
+
+
 def test_what_is_open_is_said():
     timeline = simulate(one_f_one_b(4, 8), Costs(1, 1, unit="s"))
     best = Optimized(timeline.schedule, timeline, 11.0, None, (4, 4, 4, 4), 2.0)

@@ -278,3 +278,11 @@ def test_forward_and_transfer_are_given_and_transfer_is_one_number():
 def test_an_action_reads_back(stage, kind, microbatch):
     action = Action(stage, kind, microbatch)
     assert parse_entry(str(action)) == action
+
+
+def test_what_is_no_order_of_a_rank_gets_a_sentence():
+    """A set would put the operations in an order of its own, another one each time."""
+    with pytest.raises(TypeError, match=r"or a list of such words, but the function returned \{"):
+        Schedule.from_function(lambda rank, p, m: {"F0", "B0"}, 2, 1)
+    with pytest.raises(TypeError, match=r"order is a function \(rank, p, m\) -> 'F0 F1 B0 B1': order='F0 B0'"):
+        Schedule.from_function("F0 B0", 2, 1)

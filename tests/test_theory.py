@@ -211,6 +211,29 @@ def test_wrong_names_and_times_get_a_sentence():
         theory.idle("1f1b", 2, 2, sideways=1)
 
 
+def test_times_that_are_equal_but_for_rounding_count_as_equal():
+    """0.3 - 0.2 is a little less than 0.1: W = F = I = 0.1 all the same, as the error's text would say."""
+    assert 0.3 - 0.2 < 0.1
+    times = {"forward": 0.1, "backward": 0.3 - 0.2 + 0.1, "weight_grad": 0.1}
+    assert theory.idle("zb_v", 4, 8, **times) == pytest.approx(0.15)
+    assert theory.idle("dualpipe", 4, 8, **times) == pytest.approx(0.2)
+    assert theory.idle_in_span("zb_v", 4, 8, **times) == 0
+    with pytest.raises(ValueError, match="Simulate instead"):
+        theory.idle("zb_v", 4, 8, **{**times, "forward": 0.1001})
+
+
+def test_halves_that_are_no_halves_get_a_sentence():
+    """ZB-H1 runs I and W: a B of another length would give a makespan that no simulation has."""
+    with pytest.raises(
+        ValueError, match=r"B = I \+ W, but backward=5 and input_grad \+ weight_grad = 2: leave one of them out"
+    ):
+        theory.makespan_of("zb_h1", 2, 4, backward=5, input_grad=1, weight_grad=1)
+    with pytest.raises(ValueError, match="backward is the time of one operation, a number of at least 0: backward='2'"):
+        theory.idle("1f1b", 2, 2, backward="2")
+    with pytest.raises(ValueError, match=r"so p is even: p=3"):  # as the builder says
+        theory.peak_in_flight("dualpipe", 3, 6)
+
+
 def test_numbers_of_the_papers():
     assert theory.makespan(4, 8) == 22
     assert theory.makespan(4, 8, backward=2) == 33

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders import B, F, I, W, dualpipe, dualpipe_v, golden, legal_schedules
 
+from ppedu import builders
 from ppedu.builders import forward_only, gpipe, naive, one_f_one_b
-from ppedu.schedule import Action, Costs, Overlap, Schedule
+from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule
 from ppedu.simulate import simulate
 from ppedu.timeline import Span, Timeline
 
@@ -138,6 +139,28 @@ def test_costs_of_a_prediction_predict_it_again(schedule):
     timeline = simulate(schedule, costs)
     assert simulate(schedule, timeline.costs()).spans == timeline.spans
     assert timeline.costs().unit == "s"
+
+
+@pytest.mark.parametrize(
+    "schedule", [dualpipe(), dualpipe_v(), builders.dualpipe(2, 8), builders.dualpipev(1, 2)], ids=str
+)
+@pytest.mark.parametrize("pair", [None, 3.5])
+def test_costs_of_overlapped_pairs_predict_them_again(schedule, pair):
+    """On some stages B runs in pairs alone: it must not count as free, nor I and W where only B ran."""
+    costs = Costs(forward=2, input_grad=1.5, weight_grad=1.5, overlapped=pair)
+    again = simulate(schedule, costs).costs()
+    assert simulate(schedule, again).spans == simulate(schedule, costs).spans
+    for action in (Action(stage, kind, 0) for stage in range(schedule.num_stages) for kind in Kind if pair is None):
+        assert again.duration(action) == costs.duration(action)
+
+
+def test_costs_of_halves_that_never_ran_alone():
+    """The rest of the pair beside what is known; half of it where nothing is."""
+    known = Schedule.from_text("F0 F1&B0 B1")
+    found = measured(known, {"0F0": (0, 2), "(0F1;0B0)OVERLAP_F_B": (2, 7)}).costs()
+    assert [found.duration(Action(0, kind, 0)) for kind in (F, B, I, W)] == [2, 3, 1.5, 1.5]
+    unknown = measured(known, {"(0F1;0B0)OVERLAP_F_B": (2, 7)}).costs()
+    assert [unknown.duration(Action(0, kind, 0)) for kind in (F, B)] == [2.5, 2.5]
 
 
 def test_costs_are_medians():

@@ -75,7 +75,7 @@ def test_a_rank_may_have_nothing_to_run():
         ("F0 I0 W0\nF0 I0", "I without W", "rank 1 runs I0 but never W0, so its weights get no gradient: put W0 after it, or run B0 in its place"),
         ("F0 F1 B0 W1", "W without I", "rank 0 runs W1 but never I1, whose work it finishes: put I1 before it, or run B1 in its place"),
         ("F0 I0 B0 W0", "B beside I or W", "rank 0 runs B0 and I0: B is I and W in one. Run either B0, or I0 and W0"),
-        ("F0 F1&W0 I0 W1 I1", "pair", "rank 0 overlaps (0F1;0W0)OVERLAP_F_B: a pair is an F and a B, in this order. Run these two apart"),
+        ("F0 F1&W0 I0 W1 I1", "pair", "rank 0 overlaps (0F1;0W0)OVERLAP_F_B: a pair is an F and a B (or an I), in this order. Run these two apart"),
     ],
 )  # fmt: skip
 def test_one_fault_one_sentence(text, rule, message):
@@ -129,6 +129,8 @@ def test_wrong_rank_is_named_and_not_reported_as_missing_too():
         (Schedule("x", 1, (), ((),)), "stages", "there is no stage"),
         (Schedule("x", 1, (0, 0, 0), ((),), 2), "chains", "3 stages do not make 2 chains of one length"),
         (Schedule("x", 1, (0,), ((),), 0), "chains", "1 stages do not make 0 chains"),
+        (Schedule.from_text("0F0 0B0", chains="2"), "chains", "1 stages do not make '2' chains"),
+        (Schedule.from_text("0F0 0B0", chains=1.0), "chains", "1 stages do not make 1.0 chains"),
         (Schedule("x", 1, (0, 2), ((), ())), "placement", "stage 1 is placed on rank 2, but there are 2 orders, of ranks 0 to 1"),
         (Schedule("x", 1, (0, -1), ((), ())), "placement", "stage 1 is placed on rank -1"),
     ],
@@ -393,3 +395,13 @@ def test_validation_is_linear():
         start = time.process_time()
         assert len(violations(each)) == found
         assert time.process_time() - start < 1.0
+
+
+def test_a_pair_whose_backward_waits_for_its_forward_by_way_of_another_rank():
+    """0B0 needs 1B0, so 3B0, so 3F0: the halves of the pair 3F0&0B0 cannot run at once, and only to part them helps."""
+    vee = Schedule.from_text("0F0 3F0&0B0 3B0\n1F0 2F0 2B0 1B0")
+    (found,) = violations(vee)
+    assert found.message.endswith(
+        "which waits for rank 0's 3B0, which waits behind 3F0&0B0. To break the circle, run 3F0 apart from 3F0&0B0 on rank 0"
+    )
+    assert violations(Schedule.from_text("0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0")) == ()

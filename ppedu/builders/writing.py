@@ -14,8 +14,12 @@ def check_counts(**given: object) -> None:
     """Raise ValueError where p, m or v is no whole number of at least 1."""
     for letter, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            what = _COUNTED[letter]
-            raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
+            what, given_as = _COUNTED[letter], f"{letter}={value!r}"
+            if hasattr(value, "__index__") and not isinstance(value, int):
+                given_as += (
+                    f" is of type {type(value).__name__}. Take int({letter})"  # numpy's, which JSON and others refuse
+                )
+            raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {given_as}")
 
 
 def ring(p: int, v: int) -> tuple[int, ...]:

@@ -21,8 +21,8 @@ def zb_h1(p: int, m: int) -> Schedule:
 
 
 def zb_h2(p: int, m: int) -> Schedule:
-    """ZB-H2: twice the forwards ahead and twice the delay of ZB-H1. With F=I=W no rank idles between its first and its
-    last operation; each keeps up to 2p - 1 activations.
+    """ZB-H2: twice the forwards ahead and twice the delay of ZB-H1. With F=I=W and 2p - 1 microbatches or more no rank
+    idles between its first and its last operation; each keeps up to 2p - 1 activations.
 
     Ranks start and end staggered: the gain shows where the optimizer step does not wait for all of them.
 
@@ -57,8 +57,9 @@ def _handmade(name: str, p: int, m: int, slack: int) -> Schedule:
 
 def zb_v(p: int, m: int) -> Schedule:
     """ZB-V: two stages on each rank, down the ranks and up again, so that a microbatch's first backward starts on the rank
-    that ran its first forward. With F=I=W no rank idles between its first and its last operation, in 1F1B's memory:
-    2p stage-microbatches of half the size. (Qi et al., Pipeline Parallelism with Controllable Memory, 2024.)
+    that ran its first forward. With F=I=W and 2p - 1 microbatches or more no rank idles between its first and its last
+    operation, in 1F1B's memory: 2p stage-microbatches of half the size. (Qi et al., Pipeline Parallelism with
+    Controllable Memory, 2024.)
 
     Below 2p - 1 microbatches it is the order for 2p - 1 without those that are not there, as torch has it.
 

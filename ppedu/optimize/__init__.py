@@ -78,7 +78,7 @@ class _Search:
         self.bar = progress is True
         fitting = [(simulate(s, asked.costs).makespan, name, s) for name, s in builtins(asked)]
         single = [with_halves(s) if asked.split else s for _, _, s in fitting]
-        single += [*greedy(asked), one_by_one(asked)]
+        single += [*greedy(asked, self.began + seconds / 2), one_by_one(asked)]
         self.start = min(single, key=self._makespan)  # all of its backwards are of the kind that is searched
         self.best, self.makespan, self.builtin = self.start, self._makespan(self.start), None
         if fitting:

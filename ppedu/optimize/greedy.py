@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -10,17 +12,19 @@ from ppedu.optimize.problem import F, Problem, Step, W
 from ppedu.schedule import Action, Schedule
 
 MOST = 400_000
-"""Above this many steps to look at (operations x steps of a microbatch) the rules take seconds and are left out."""
+"""Above this many steps to look at (operations x steps of a microbatch) the rules take seconds, and have to be in time."""
 
 
-def greedy(asked: Problem) -> Iterator[Schedule]:
+def greedy(asked: Problem, until: float = math.inf) -> Iterator[Schedule]:
     """Orders in which a rank never idles when it could run something; of several things, what the rule puts first.
 
     Gradients come first, as other ranks wait for them. Then forwards or weight gradients; and of several forwards the
     one that is furthest on its way, or the least far. Rules that get stuck in the limits yield nothing.
+
+    until: of time.perf_counter(). A large problem's rules that are not done by then yield nothing.
     """
-    if len(asked.steps) ** 2 * asked.m > MOST:
-        return
+    if len(asked.steps) ** 2 * asked.m <= MOST:
+        until = math.inf  # in no time, and always the same
     several = len(asked.rank_of_stage) > asked.p
     for forwards_first, furthest_first in product((True, False), (True, False) if several else (True,)):
         order = {F: 1 if forwards_first else 2, W: 2 if forwards_first else 1}
@@ -28,12 +32,12 @@ def greedy(asked: Problem) -> Iterator[Schedule]:
             (stage, kind): (order.get(kind, 0), -stage if kind is F and furthest_first else stage)
             for stage, kind in asked.steps
         }
-        found = _run(asked, rule)
+        found = _run(asked, rule, until)
         if found is not None:
             yield found
 
 
-def _run(asked: Problem, rule: dict[Step, tuple[int, int]]) -> Schedule | None:
+def _run(asked: Problem, rule: dict[Step, tuple[int, int]], until: float) -> Schedule | None:
     """In order of time: of all that can run next, the earliest runs."""
     links, rank_of = asked.links(), asked.rank_of_stage
     ends: dict[Step, list[float]] = {step: [] for step in asked.steps}
@@ -50,7 +54,7 @@ def _run(asked: Problem, rule: dict[Step, tuple[int, int]]) -> Schedule | None:
                 continue
             start = max([free[rank], *(ends[d][j] + delay for d, delay in links[step])])
             able.append((start, rule[step], step))
-        if not able:
+        if not able or time.perf_counter() > until:
             return None
         start, _, step = min(able)
         stage, kind = step

@@ -52,7 +52,9 @@ class Optimized:
 
     def _time(self, value: float) -> str:
         unit = self.timeline.unit
-        return f"{value * 1e3:.2f} ms" if unit == "s" else f"{value:.6g} {unit}".rstrip()
+        if unit == "s":
+            return f"{value * 1e3:.2f} ms" if value >= 1e-3 or not value else f"{value * 1e3:.2g} ms"
+        return f"{value:.6g} {unit}".rstrip()
 
     @property
     def _verdict(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ppedu.theory.checks import count, time_of
+from ppedu.theory.checks import close, count, time_of
 from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, Case, Form
 
 
@@ -70,12 +70,24 @@ def _case(
     overlapped: float | None = None,
 ) -> Case:
     """The times with what was left out filled in, as `ppedu.Costs` does it."""
+    for word, given in (
+        ("forward", forward),
+        ("backward", backward),
+        ("input_grad", input_grad),
+        ("weight_grad", weight_grad),
+    ):
+        if given is not None:
+            time_of(word, given)
     f = 1.0 if forward is None else forward
     if backward is None:
         backward = f if input_grad is None or weight_grad is None else input_grad + weight_grad
     if input_grad is None:
         input_grad = backward / 2 if weight_grad is None else backward - weight_grad
     w = backward - input_grad if weight_grad is None else weight_grad
+    if not close(backward, input_grad + w):
+        raise ValueError(
+            f"B = I + W, but backward={backward:g} and input_grad + weight_grad = {input_grad + w:g}: leave one of them out"
+        )
     pair = f + backward if overlapped is None else overlapped
     for word, time in (
         ("forward", f),

@@ -19,8 +19,18 @@ def both(forward: float, backward: float) -> float:
     return time_of("forward", forward) + time_of("backward", backward)
 
 
+def close(a: float, b: float) -> bool:
+    """Equal, but for rounding: 0.3 - 0.2 is 0.1."""
+    return math.isclose(a, b, rel_tol=1e-9)
+
+
+def at_most(a: float, b: float) -> bool:
+    """a <= b, but for rounding."""
+    return a <= b or close(a, b)
+
+
 def time_of(name: str, time: float) -> float:
     """The time, or ValueError where it can be none."""
-    if not math.isfinite(time) or time < 0:
+    if not hasattr(time, "__float__") or not math.isfinite(time) or time < 0:
         raise ValueError(f"{name} is the time of one operation, a number of at least 0: {name}={time!r}")
     return float(time)

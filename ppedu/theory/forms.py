@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ppedu.theory.checks import at_most, close
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -45,7 +47,8 @@ def _wrapped(c: Case) -> float:
 
 
 def _facing(c: Case) -> bool:
-    return c.f == c.i >= c.w and max(c.f, c.b) <= c.f_and_b <= c.f + c.b
+    pair = at_most(max(c.f, c.b), c.f_and_b) and at_most(c.f_and_b, c.f + c.b)
+    return close(c.f, c.i) and at_most(c.w, c.i) and pair
 
 
 _FACING = "m >= 2p, F = I >= W, and F&B from B to F + B"
@@ -63,21 +66,21 @@ IDLE: dict[str, Form] = {
         "W <= F and W <= I",
         f"{_SPLIT}, for m >= p; below by counting",
         lambda c: (c.p - 1) * (c.f + c.i - c.w) + max(0, c.p - c.m) * c.w,
-        lambda c: c.w <= min(c.f, c.i),
+        lambda c: at_most(c.w, min(c.f, c.i)),
     ),
     "zb_h2": Form(
         "(p - 1) max(F, F + I - 2W)",
         "m >= 2p - 1 and W <= F",
         f"{_SPLIT}, with the staggered start and end added",
         lambda c: (c.p - 1) * max(c.f, c.f + c.i - 2 * c.w),
-        lambda c: c.m >= 2 * c.p - 1 and c.w <= c.f,
+        lambda c: c.m >= 2 * c.p - 1 and at_most(c.w, c.f),
     ),
     "zb_v": Form(
         "(p - 1) F / 2",
         "m >= 2p - 1 and F = I >= W >= F / 2",
         "Controllable Memory, 2024, for F = I = W: no bubble but the staggered start",
         lambda c: (c.p - 1) * c.f / 2,
-        lambda c: c.m >= 2 * c.p - 1 and c.f == c.i >= c.w >= c.f / 2,
+        lambda c: c.m >= 2 * c.p - 1 and close(c.f, c.i) and at_most(c.w, c.i) and at_most(c.f / 2, c.w),
     ),
     "dualpipe": Form(
         "(p/2 - 1)(F&B + B - 3W)",
@@ -103,14 +106,14 @@ IDLE_IN_SPAN: dict[str, Form] = {
         "m >= 2p - 1, W <= F and 2W <= F + I",
         _SPLIT,
         lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w),
-        lambda c: c.m >= 2 * c.p - 1 and c.w <= c.f and 2 * c.w <= c.f + c.i,
+        lambda c: c.m >= 2 * c.p - 1 and at_most(c.w, c.f) and at_most(2 * c.w, c.f + c.i),
     ),
     "zb_v": Form(
         "0",
         "m >= 2p - 1 and F = I = W",
         "Controllable Memory, 2024",
         lambda c: 0.0,
-        lambda c: c.m >= 2 * c.p - 1 and c.f == c.i == c.w,
+        lambda c: c.m >= 2 * c.p - 1 and close(c.f, c.i) and close(c.i, c.w),
     ),
 }
 """Idle time between a rank's own first and last operation, of the rank that idles most there: what counts where the

@@ -17,7 +17,7 @@ def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
     looped_bfs only. Sources: "1f1b" and "interleaved" SC'21, section 2.2 (there with p in place of a round's size, which
     is the same where p divides m); zero bubble as for `idle`, at most p, 2p - 1 and 2p; DualPipe's README, at most p + 1,
     and on half of the devices 2p + 1. Those bounds are reached for large m; below by counting. Raises ValueError for
-    another name.
+    another name, and for an odd p with "dualpipe".
 
     >>> peak_in_flight("gpipe", p=4, m=8), peak_in_flight("1f1b", p=4, m=8)
     ((8, 8, 8, 8), (4, 3, 2, 1))
@@ -46,6 +46,8 @@ def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
     }
     if name not in peaks:
         raise ValueError(f"there is no closed form for the schedule {name!r}: the names are {', '.join(peaks)}")
+    if name == "dualpipe" and p % 2:
+        raise ValueError(f"DualPipe pairs rank r with rank p - 1 - r, so p is even: p={p}")
     return tuple(map(peaks[name], range(p)))
 
 
