@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run", help="train under one schedule", description="Train under one schedule.", formatter_class=plain
     )
-    run.add_argument("--schedule", choices=list(SCHEDULES), default="1f1b", help="which one (default %(default)s)")
+    run.add_argument(
+        "--schedule", metavar="NAME", default="1f1b", help=f"which one: {', '.join(SCHEDULES)} (default %(default)s)"
+    )
     run.set_defaults(command=_run)
     compare = commands.add_parser(
         "compare",
@@ -199,13 +201,14 @@ def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) 
 
 
 def _run(options: argparse.Namespace) -> None:
-    (schedule,) = _built(options, [options.schedule])
+    key = _key(options.schedule)
+    (schedule,) = _built(options, [key])
     pair = _train(options, schedule, _paced(_pace(options), schedule))
     _show(_run_table(pair))
     from ppedu.plot import plot_timeline
 
     v = "" if options.v is None else f"-v{options.v}"
-    name = f"{options.schedule}-p{options.p}-m{options.m}{v}"
+    name = f"{key}-p{options.p}-m{options.m}{v}"
     axes = plot_timeline(pair.predicted, pair.measured, in_flight=True)
     _save(options.out, name, axes, {name: pair.measured})
 
@@ -224,14 +227,19 @@ def _compare(options: argparse.Namespace) -> None:
     from ppedu.plot import plot_compare
 
     axes = plot_compare([t for pair in pairs for t in (pair.predicted, pair.measured)], in_flight=False)
-    name = f"compare-p{options.p}-m{options.m}"
+    name = f"compare-p{options.p}-m{options.m}" + (f"-v{options.v}" if options.v else "")
     traces = {f"{name}-{key}": pair.measured for key, pair in zip(keys, pairs, strict=True)}
     _save(options.out, name, axes, traces)
 
 
+def _key(name: str) -> str:
+    """A schedule's key, also where somebody writes the name as tables and pictures do: ZB-H1 for zb_h1."""
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
+
+
 def _names(text: str) -> list[str]:
     """The names between the commas, each once."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [_key(name) for name in text.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"--schedules names different schedules with commas between them: {text!r}")
     return names

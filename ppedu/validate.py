@@ -178,12 +178,34 @@ Slots: TypeAlias = dict[int, int]
 
 def _structure(schedule: Schedule) -> list[Violation]:
     places: list[dict[Kind, Slots]] = [{kind: {} for kind in Kind} for _ in range(schedule.num_stages)]
+    if halves := _two_chains(schedule):
+        return [halves]
     found = list(_place(schedule, places))
     trains = any(places[stage][kind] for stage in range(schedule.num_stages) for kind in (B, I, W))
     for stage, slots in enumerate(places):
         found += _incomplete(schedule, stage, slots, trains)
         found += _early(schedule, stage, slots)
     return found
+
+
+def _two_chains(schedule: Schedule) -> Violation | None:
+    """An order that is bidirectional by all signs, but was read as one chain: one reason instead of hundreds."""
+    half, odd = divmod(schedule.num_stages, 2)
+    down, up = schedule.rank_of_stage[:half], schedule.rank_of_stage[half:]
+    if schedule.chains > 1 or odd or half < 2 or up != down[::-1]:
+        return None
+    passing: tuple[set[int], set[int]] = set(), set()
+    for order in schedule.orders:
+        for action in (a for entry in order for a in entry.actions):
+            passing[action.stage >= half].add(action.microbatch)
+    m = schedule.num_microbatches
+    if passing != (set(range(m // 2)), set(range(m // 2, m))):
+        return None
+    message = (
+        f"microbatches below {m // 2} pass through stages 0 to {half - 1} alone and the others through stages {half} to "
+        f"{2 * half - 1}, as in a bidirectional schedule: read it with chains=2, or run each microbatch on every stage"
+    )
+    return Violation("chains", None, None, None, message)
 
 
 def _place(schedule: Schedule, places: list[dict[Kind, Slots]]) -> Iterator[Violation]:

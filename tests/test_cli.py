@@ -31,6 +31,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--pace weird", "--pace is milliseconds above 0"),
         ("-p 0", "p=0"),
         ("--schedule dualpipe -p 3", "DualPipe pairs rank r with rank p - 1 - r, so p is even: p=3. Take p=4 or p=2"),
+        ("--schedule zb", "there is no schedule 'zb': the names are naive, gpipe, 1f1b, interleaved"),
         ("-v 2", "-v is the number of stages on each rank of interleaved and looped_bfs: 1f1b has its own"),
         ("--schedule interleaved -v 0", "v is the number of stages on each rank, a whole number of at least 1: v=0"),
         (
@@ -121,7 +122,17 @@ def test_compare_takes_any_schedules(trained, tmp_path, capsys):
     assert "in a row" not in said
     for peaks in ("8 8 8 8", "4 3 2 1", "4.75 4.25 3.75 3.25"):  # 2(p - i - 1) + (v - 1)p + 1 = 19 17 15 13 quarters
         assert peaks in said
-    assert (tmp_path / "compare-p4-m8-interleaved.trace.json").exists()
+    assert (tmp_path / "compare-p4-m8-v4-interleaved.trace.json").exists()
+
+
+def test_names_may_be_written_as_tables_show_them(trained, tmp_path, capsys):
+    assert cli.main(["run", "--out", str(tmp_path), "--pace", "20", "--schedule", "ZB-H1"]) == 0
+    assert (
+        cli.main(["compare", "--out", str(tmp_path), "--pace", "20", "--schedules", "1F1B, looped BFS,DualPipeV"]) == 0
+    )
+    assert [schedule.name for schedule, _ in trained] == ["ZB-H1", "1F1B", "looped BFS", "DualPipeV"]
+    for name in ("zb_h1-p4-m8.png", "compare-p4-m8-looped_bfs.trace.json"):
+        assert (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])

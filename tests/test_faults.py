@@ -558,6 +558,16 @@ def test_a_model_that_cannot_be_sent_is_refused_before_anything_starts(
             train(layers)
 
 
+def test_a_parametrized_layer_is_refused_with_its_remedy(no_start: None) -> None:
+    layers = linears()
+    torch.nn.utils.parametrizations.weight_norm(layers[1])
+    with pytest.raises(
+        TypeError, match=r"(?s)stage 1 cannot be sent.*remove_parametrizations\(layer, 'weight'\)"
+    ) as caught:
+        train(layers)
+    assert "locks" not in str(caught.value)
+
+
 def test_functions_that_cannot_be_sent_are_refused_before_anything_starts(no_start: None) -> None:
     lock = threading.Lock()
 

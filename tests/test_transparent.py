@@ -270,3 +270,26 @@ def test_the_same_numbers_as_pipelining(p):
             assert_close(run.gradients[key], tensor, f"{name} m={m}: gradient of {key}")
         for key, tensor in state.items():
             assert_close(mine.state_dict()[key], tensor, f"{name} m={m}: {key}")
+
+
+class _AddsOnes(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(2)  # of the default dtype, whatever that is
+
+
+def test_ranks_have_the_callers_default_dtype():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = [nn.Linear(2, 2), _AddsOnes(), nn.Linear(2, 2)]
+        run = train(model, ppedu.gpipe(2, 2), lambda step: (torch.ones(4, 2), torch.zeros(4, 2)), steps=1)
+    finally:
+        torch.set_default_dtype(before)
+    assert {gradient.dtype for gradient in run.gradients.values()} == {torch.float64}
+
+
+def test_too_few_layers_for_several_stages_a_rank():
+    with pytest.raises(
+        ValueError, match=r"ZB-V p=2 m=2 has 4 stages.*but the model has 3 layers\. Take a smaller p or v"
+    ):
+        train([nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)], ppedu.zb_v(2, 2), [batch(4, 4, 4, 0)])

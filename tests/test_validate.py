@@ -405,3 +405,16 @@ def test_a_pair_whose_backward_waits_for_its_forward_by_way_of_another_rank():
         "which waits for rank 0's 3B0, which waits behind 3F0&0B0. To break the circle, run 3F0 apart from 3F0&0B0 on rank 0"
     )
     assert violations(Schedule.from_text("0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0")) == ()
+
+
+def test_a_bidirectional_order_that_was_read_as_one_chain():
+    text = dualpipe().to_csv()
+    (found,) = violations(Schedule.from_csv(text))
+    assert found.rule == "chains"
+    assert found.message == (
+        "microbatches below 4 pass through stages 0 to 3 alone and the others through stages 4 to 7, as in a "
+        "bidirectional schedule: read it with chains=2, or run each microbatch on every stage"
+    )
+    assert violations(Schedule.from_csv(text, chains=2)) == ()
+    incomplete = Schedule.from_text("F0 B0\nF1 B1")  # each rank with a microbatch of its own
+    assert {one.rule for one in violations(incomplete)} == {"missing"}

@@ -78,6 +78,7 @@ def _train_started(mouth: Mouth, cells: Any, start: world.Start) -> RankResult:
     work = start.work
     board = Board(cells, work.rank)
     torch.set_num_threads(work.threads)
+    torch.set_default_dtype(work.dtype)
     keep_freed_memory()
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

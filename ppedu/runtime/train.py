@@ -26,7 +26,7 @@ from ppedu.runtime.interrupts import interrupts_held
 from ppedu.runtime.launch import Place, run_ranks
 from ppedu.runtime.lower import Recv, Send, lower
 from ppedu.runtime.run import Overrun, Run, _where, available_cores, find_overruns, step_timeline
-from ppedu.runtime.split import ModelLike, stage_parameter_names, stages_of
+from ppedu.runtime.split import ModelLike, layers_of, stage_parameter_names, stages_of
 from ppedu.runtime.stage import LossFn
 from ppedu.runtime.work import MakeOptimizer, RankResult, StepReport, Work
 from ppedu.schedule import Costs, Schedule
@@ -94,6 +94,11 @@ def train(
     _check_options(seed, progress, stop)
     programs = lower(schedule)
     n = schedule.chain_length
+    if n != schedule.num_ranks and n > len(layers := layers_of(model)):
+        raise ValueError(
+            f"{schedule.label} has {n} stages, of at least one layer each, but the model has {len(layers)} layers. "
+            "Take a smaller p or v, a schedule with one stage a rank, or a model with more layers"
+        )
     stages = stages_of(model, n)
     names = stage_parameter_names(model, stages)
     _check_data(data, schedule, stages)
@@ -225,9 +230,14 @@ def _check_sendable(works: Sequence[Work]) -> None:
         try:
             dumps(part)
         except Exception as error:
+            remedy = "Keep open files, locks, generators and the like out of it, or make them inside the function"
+            if "parametrized modules" in str(error):  # weight_norm, spectral_norm, orthogonal
+                remedy = (
+                    "Make such a layer plain first, by torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight'), "
+                    "or leave the parametrization out"
+                )
             raise TypeError(
-                f"{name} cannot be sent to another process ({type(error).__name__}: {error}). Keep open files, locks, "
-                "generators and the like out of it, or make them inside the function"
+                f"{name} cannot be sent to another process ({type(error).__name__}: {error}). {remedy}"
             ) from error
 
 

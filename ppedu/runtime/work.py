@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +35,7 @@ class Work:
     gradients: bool
     threads: int
     seed: int
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)  # torch.set_default_dtype of the caller
 
 
 @dataclass(slots=True)

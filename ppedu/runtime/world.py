@@ -72,6 +72,7 @@ def train_started(mouth: Mouth, cells: Any, start: Start) -> RankResult:
     work = start.work
     board = Board(cells, work.rank)
     torch.set_num_threads(work.threads)
+    torch.set_default_dtype(work.dtype)
     keep_freed_memory()
     device = pick_device(start.device, work.rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
