@@ -31,7 +31,7 @@ test: setup ## every test; those that measure time run alone, notebooks last; mi
 	$(PY) -m pytest -m timing $(PYTEST_ARGS)
 	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(PYTEST_ARGS)
 
-check: setup ## lint, types and the tests of the core; seconds
+check: setup ## lint, types and the tests of the core; about two minutes
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy

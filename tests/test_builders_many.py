@@ -268,3 +268,9 @@ def test_large_orders_are_written_fast(name):
     schedule = SCHEDULES[name](p=64, m=1024)
     assert time.process_time() - start < 2.0
     assert violations(schedule) == ()
+
+
+def test_a_number_of_numpys_is_told_how_to_become_one():
+    np = pytest.importorskip("numpy")
+    with pytest.raises(ValueError, match=r"at least 1: m=np\.int64\(8\) is of type int64\. Take int\(m\)$"):
+        zb_v(4, np.int64(8))

@@ -264,6 +264,12 @@ def test_verdicts():
         "Makespan: ZB-V 25.5, interleaved 1F1B 28.5, 1F1B 33; a rank holds up to 4 activations of 1/p of the model with "
         "1F1B, 5.5 with interleaved 1F1B, 4 with ZB-V."
     )
+    halves = [
+        Settings(name, 4, 64).predicted() for name in ("zb_v", "dualpipev")
+    ]  # 8 and 9 stages, each half of a p-th
+    assert verdict(halves).endswith(
+        "a rank holds up to 4 activations of 1/p of the model with ZB-V, 4.5 with DualPipeV."
+    )
     one = [Settings(name, 4, 1).predicted() for name in ("naive", "gpipe")]
     assert verdict(one) == "The same makespan, 8, and the same memory: a rank holds up to 1."
 

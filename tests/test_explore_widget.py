@@ -373,3 +373,15 @@ def test_colab_gets_its_widget_manager(monkeypatch):
 def test_a_view_needs_neither_torch_nor_matplotlib(fresh_python):
     code = "import sys, ppedu; ppedu.explore(); ppedu.explore_compare(); print(*{'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     assert fresh_python(code).split() == []
+
+
+@pytest.mark.parametrize(
+    ("given_", "says"),
+    [
+        ("1f1b", "2 or 3 different names, to be compared: got '1f1b'"),
+        (["1f1b", "zb"], "there is no schedule 'zb': the names are"),
+    ],
+)
+def test_names_that_cannot_be_compared_get_a_sentence(given_, says):
+    with pytest.raises(ValueError, match=says):
+        ppedu.explore_compare(given_)

@@ -290,6 +290,15 @@ def test_a_level_of_ones_own(view):
     assert one.board["recognised"] == "This is GPipe."
 
 
+@pytest.mark.parametrize(
+    ("forward", "label"),
+    [(1, "time (units of F)"), ([1, 1], "time (units of F)"), (2, "time (units)"), ([1, 2], "time (units)")],
+)
+def test_the_axis_says_units_of_f_only_where_an_f_takes_one(view, forward, label):
+    one = view(Level("Mine", "End.", 2, 4, 60, gpipe(2, 4), Costs(forward=forward, backward=3)))
+    assert one.scene["label"] == label
+
+
 def test_its_text_is_one_line_without_addresses(view):
     one = view(5)
     assert repr(one) == "puzzle 5, One forward, one backward: 0 of 64 operations placed"

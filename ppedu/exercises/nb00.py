@@ -34,6 +34,17 @@ QUESTIONS = (
                 "3 more ranks to pass.",
             ),
             Wrong(
+                "one too many",
+                24,
+                "24 is (8 + 4) x 2. Rank 3 starts when the first microbatch has passed the three ranks before it, not four: 3 units, "
+                "and as many on the way back.",
+            ),
+            Wrong(
+                "the forwards are the step",
+                11,
+                "11 is when the last forward would end if there were forwards only. Each rank has 8 backwards to run as well.",
+            ),
+            Wrong(
                 "one microbatch's way is the step",
                 8,
                 "8 units is the way of one microbatch, 4 forwards and 4 backwards. There are 8 of them, and a rank works "

@@ -217,6 +217,11 @@ EXERCISES = (
                 "weights as well.",
             ),
             Wrong(
+                "ZeRO-3 splits the optimizer alone",
+                lambda weights, p: {"ZeRO-3": (WEIGHT + GRADIENT) * weights + ADAMW * weights / p},
+                "your ZeRO-3 keeps whole weights and gradients, and splits AdamW's memory. That is ZeRO-1. ZeRO-3 splits all three.",
+            ),
+            Wrong(
                 "ZeRO-3 splits the weights alone",
                 lambda weights, p: {"ZeRO-3": WEIGHT * weights / p + (GRADIENT + ADAMW) * weights},
                 "your ZeRO-3 splits the weights, and keeps all gradients and all of AdamW's memory. It splits those as well: a rank "
@@ -262,6 +267,11 @@ EXERCISES = (
                 "ZeRO-3 gathers once",
                 _only("ZeRO-3", zero=2),
                 "your ZeRO-3 gathers the weights once. After the forward it has dropped them, and the backward needs them again.",
+            ),
+            Wrong(
+                "ZeRO-3's ring costs whole tensors",
+                lambda p, weights, blocks, activation: {"ZeRO-3": 3 * weights},
+                "your ZeRO-3 has three exchanges, as it should, but sends whole tensors in each. A rank has a p-th of them already.",
             ),
             Wrong(
                 "what gloo does is what is needed",

@@ -240,6 +240,11 @@ EXERCISES = (
                 "6 is when the first backward begins. By time, the warm-up ends when every rank has started: that is earlier.",
             ),
             Wrong(
+                "warm-up lasts until the last rank's first forward has ended",
+                {"GPipe: warm-up ends at": 3},
+                "3 is when rank 2 has run its first forward. By time, the warm-up ends when the last rank starts.",
+            ),
+            Wrong(
                 "warm-up lasts until the first backward of 1F1B",
                 {"1F1B: warm-up ends at": 3},
                 "3 is when rank 2's first backward begins. By time, the warm-up ends when every rank has started its first operation.",
@@ -282,6 +287,16 @@ EXERCISES = (
                 {"1F1B: rank 0 by order": (3, 3, 2)},
                 "You counted F2 to the warm-up. It is the forward of the first pair, F2 B0: the turn-taking starts with it. Megatron's "
                 "warm-up counts the same way.",
+            ),
+            Wrong(
+                "pairs are counted",
+                {"1F1B: rank 0 by order": (2, 2, 2)},
+                "You counted two pairs in the middle, and two pairs there are. Count operations: the three numbers add up to the rank's 8.",
+            ),
+            Wrong(
+                "pairs are counted on rank 2",
+                {"1F1B: rank 2 by order": (0, 4, 0)},
+                "You counted pairs. Count operations: the three numbers add up to the rank's 8.",
             ),
             Wrong(
                 "only what stands between the first B and the last F is turn-taking",

@@ -143,7 +143,7 @@ EXERCISES = (
             Wrong(
                 "1F1B for GPipe",
                 one_f_one_b,
-                "this is 1F1B, the schedule of the next notebook. It holds less, in the same time; but GPipe runs all {m} forwards "
+                "this is 1F1B, the schedule of the next notebook, which runs its backwards earlier. GPipe runs all {m} forwards "
                 "before its first backward.",
             ),
             Wrong(
@@ -239,6 +239,7 @@ EXERCISES = (
             {"budget": 1000, "fixed": [200, 200, 200, 200], "per_microbatch": [25, 25, 25, 25]},
             {"budget": 1000, "fixed": [250, 200, 200, 300], "per_microbatch": [30, 24, 24, 45]},
             {"budget": 500, "fixed": [100, 100, 100], "per_microbatch": [33, 20, 26]},
+            {"budget": 1000, "fixed": [400, 100, 300], "per_microbatch": [20, 50, 30]},
             {"budget": 300, "fixed": [310, 200], "per_microbatch": [10, 10]},
         ),
         right=_largest_m,
@@ -270,6 +271,12 @@ EXERCISES = (
                 "the pool is shared",
                 lambda budget, fixed, per_microbatch: max(0, (budget * len(fixed) - sum(fixed)) // sum(per_microbatch)),
                 "{got} fits if the ranks could lend each other memory. They are devices of their own: each has to hold its part.",
+            ),
+            Wrong(
+                "the worst of both",
+                lambda budget, fixed, per_microbatch: _affords(budget, max(fixed), max(per_microbatch)),
+                "{got} sets the largest fixed bytes against the largest microbatch. They need not be the same rank's: count for "
+                "each rank by itself, then compare.",
             ),
             Wrong(
                 "rounded up",

@@ -320,6 +320,11 @@ EXERCISES = (
                 "GPipe is right. 1F1B never holds more than p, so room for p is enough to go on without a stop.",
             ),
             Wrong(
+                "1F1B first",
+                lambda p, m, room: _times(p, m, room)[::-1],
+                "Both are right, in the other order: GPipe's comes first.",
+            ),
+            Wrong(
                 "all rounds are full",
                 lambda p, m, room: (2 * -(-m // room) * (room + p - 1), 2 * (m + p - 1)),
                 "1F1B is right. The last round of GPipe has only the microbatches that are left.",
@@ -353,6 +358,11 @@ EXERCISES = (
                 "both hold p",
                 lambda p, m, room: (room // p, room // p),
                 "Under GPipe rank 0 holds all m={m} microbatches before its first backward.",
+            ),
+            Wrong(
+                "1F1B first",
+                lambda p, m, room: _largest(p, m, room)[::-1],
+                "Both are right, in the other order: GPipe's comes first.",
             ),
             Wrong(
                 "1F1B holds p even where there are fewer",

@@ -71,8 +71,14 @@ QUESTIONS = (
                 "shrink with the microbatch: 67 x 3 = 201.",
             ),
             Wrong("no microbatches", 1, "One microbatch is naive: (1 + 3) x 66 = 264, three quarters of it bubble."),
+            Wrong("few operations", 2, "Two large microbatches leave a bubble of 3 in 5: 5 x 34 = 170."),
             Wrong("m = p", 4, "As many microbatches as ranks leave a bubble of 3 in 7."),
             Wrong("m = 4p", 16, "16 is a good rule of thumb, and close."),
+            Wrong(
+                "the bubble alone counts",
+                32,
+                "With 32 the bubble is small, 3 of 35. But each operation spends 2 of its 4 units on the fixed part: 35 x 4 = 140.",
+            ),
         ),
     ),
     Question(
@@ -103,6 +109,11 @@ QUESTIONS = (
                 48,
                 "48 is the work of stage 1. It starts a little later than the step does, and ends a little earlier.",
             ),
+            Wrong(
+                "1F1B and GPipe always take the same time",
+                57,
+                "57 is GPipe's. It lets stage 1 wait longer, between its last forward and its first backward.",
+            ),
         ),
     ),
     Question(
@@ -123,6 +134,20 @@ QUESTIONS = (
                 36,
                 "That would be faster than GPipe. Whom does rank 0 wait for, between two of its forwards?",
                 when=lambda got, want: 33 < got < 39,
+            ),
+            Wrong(
+                "messages cost at the ends only",
+                45,
+                "It is slower than GPipe, and by more than that: rank 0 waits for a gradient before each of its later forwards, not "
+                "only while the pipeline fills and drains.",
+                when=lambda got, want: 39 < got < want,
+            ),
+            Wrong(
+                "each microbatch waits for all of its messages",
+                81,
+                "Not every message is waited for by itself: rank 0 has four microbatches on their way, and while the messages of one "
+                "travel, the ranks work on others.",
+                when=lambda got, want: got > want,
             ),
         ),
     ),
@@ -147,12 +172,14 @@ class Sizes(Sequence):
     """How many layers each stage takes. What is said to wrong ones is what their stages would take."""
 
     def remark(self, got: Any, want: Any) -> str:
-        if sum(got) != len(LAYERS) or min(got) < 1:
-            return f"your stages {self.show(got)} have {sum(got)} layers, there are {len(LAYERS)}, and each stage has at least one."
+        if min(got) < 1:
+            return f"stage {got.index(min(got))} of your {self.show(got)} has no layer: each stage has at least one."
+        if sum(got) != len(LAYERS):
+            return f"your stages {self.show(got)} have {sum(got)} layers in all, and there are {len(LAYERS)}."
         times = _stages(got)
         forward = ", ".join(f"{time:g}" for time in times)
         made = simulate(one_f_one_b(4, 8), Costs(times, [2 * time for time in times])).makespan
-        return f"a forward of your stages takes {forward}: stage {times.index(max(times))} sets the pace, and the step {made:g}."
+        return f"a forward of your stages takes {forward}: stage {times.index(max(times))} sets the pace, and the step takes {made:g}."
 
 
 @cache
@@ -201,7 +228,7 @@ EXERCISES = (
         "bubble against m",
         form=Number("microbatches", whole=True),
         cases=(
-            {"p": 4, "bubble": 0.3},
+            {"p": 4, "bubble": 0.25},
             {"p": 4, "bubble": 0.11},
             {"p": 8, "bubble": 0.11},
             {"p": 2, "bubble": 0.6},
@@ -214,8 +241,19 @@ EXERCISES = (
             Wrong(
                 "(p-1)/m is the share of time lost",
                 lambda p, bubble: max(1, math.ceil((p - 1) / bubble)),
-                "{got} keeps (p - 1) / m below {bubble}: that is idle time over the time of the work. Asked for is the share of "
+                "With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work. Asked for is the share of "
                 "the whole step, (p - 1) / (m + p - 1).",
+            ),
+            Wrong(
+                "(p-1)/m is the share of time lost (none on one rank)",
+                lambda p, bubble: math.ceil((p - 1) / bubble),
+                "With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work. Asked for is the share of "
+                "the whole step, (p - 1) / (m + p - 1).",
+            ),
+            Wrong(
+                "one more, to be safe",
+                lambda p, bubble: math.floor((p - 1) * (1 - bubble) / bubble) + 1,
+                "With {got} the bubble is below {bubble}, but one less is enough: at most {bubble} allows exactly {bubble}.",
             ),
             Wrong(
                 "m = 4p",
@@ -280,6 +318,11 @@ EXERCISES = (
         because="More devices would have done as well, and m had to fit the memory, the kernels and the bubble at once.",
         seconds=20,
         wrong=(
+            Wrong(
+                "m first",
+                lambda memory, time: _plan(memory, time)[::-1],
+                "Both are right, in the other order: p comes first.",
+            ),
             Wrong(
                 "more devices are always faster",
                 lambda memory, time: (24, _plan(memory, time)[1]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ppedu.builders import interleaved, looped_bfs, one_f_one_b
 from ppedu.exercises.ask import Exercise, Question, Wrong
@@ -85,19 +86,27 @@ QUESTIONS = (
     ),
     Question(
         "in flight when interleaved",
-        form=Number("halves", whole=True),
-        answer=lambda: simulate(interleaved(4, 8)).peak_in_flight[0],
-        because="Four forwards of its own first round, two for each of the three ranks below, and the forward of the first pair: "
-        "4 + 6 + 1. Eleven halves are 5.5 whole ones.",
+        form=Number("whole microbatches"),
+        answer=lambda: simulate(interleaved(4, 8, 6)).peak_activations[0],
+        because="(6 - 1) x 4 + 2 x 3 = 26 forwards of warm-up, and the forward of the first pair: 27 sixths are 4.5 whole ones. There are more "
+        "pieces than with v = 2, but each is smaller.",
         wrong=(
-            Wrong("as in 1F1B", 4, "Four whole ones is 1F1B's figure. These are halves, and their way to the last stage is longer."),
+            Wrong("counts pieces", 27, "There are 27 pieces, yes. Each is one sixth of a whole one."),
+            Wrong("as in 1F1B", 4, "Four is 1F1B's figure, or 24 sixths. The usual warm-up runs more forwards than that: count them."),
+            Wrong("as with two stages", 5.5, "5.5 is v = 2. The warm-up gets longer by p with each further stage, but the stages get smaller."),
             Wrong(
-                "as many bytes as in 1F1B",
-                8,
-                "Eight halves are what four whole ones take. The usual warm-up runs more forwards than that: count them.",
+                "the warm-up alone",
+                26 / 6,
+                "26 sixths are the warm-up of rank 0. The forward of the first pair comes on top, before anything is freed.",
+                when=lambda got, want: abs(got - 26 / 6) < 0.01,
             ),
-            Wrong("the warm-up alone", 10, "Ten is the warm-up of rank 0. The forward of the first pair comes on top, before anything is freed."),
-            Wrong("as in GPipe", 16, "Sixteen would be everything, both halves of all eight microbatches. The first backward comes before that."),
+            Wrong("as in GPipe", 8, "Eight would be all microbatches on all six stages. The first backward comes before that."),
+            Wrong(
+                "more stages keep more",
+                16.5,
+                "The number of pieces grows with v, but each piece is 1/v of a whole one.",
+                when=lambda got, want: got > 5.5,
+            ),
         ),
     ),
     Question(
@@ -118,6 +127,13 @@ QUESTIONS = (
         ),
     ),
 )  # fmt: skip
+
+
+class _Listed(Sequence):
+    """Numbers in any order: what a rank holds, not when."""
+
+    def same(self, got: Any, want: Any) -> bool:
+        return super().same(sorted(got), sorted(want))
 
 
 _HELD = {
@@ -144,6 +160,11 @@ def _held_ideas() -> tuple[Wrong, ...]:
             "layers are dealt out one by one",
             {layers: [1, 5, 9, 13, 17, 21]},
             "That deals out single layers, as with v=6. With v=2 there are 8 stages of 3 layers, and rank 1 holds two of them.",
+        ),
+        Wrong(
+            "layers are counted from 1",
+            {layers: [4, 5, 6, 16, 17, 18]},
+            "The right layers, counted from 1. The first one is layer 0 here.",
         ),
     )
 
@@ -227,7 +248,7 @@ EXERCISES = (
             dict(
                 zip(
                     _HELD,
-                    (Number(whole=True), Number(whole=True), Sequence(Number(whole=True), 3), Sequence(Number(whole=True), 6)),
+                    (Number(whole=True), Number(whole=True), _Listed(Number(whole=True), 3), _Listed(Number(whole=True), 6)),
                     strict=True,
                 )
             )
@@ -243,7 +264,7 @@ EXERCISES = (
         cases=({"p": 4, "m": 8}, {"p": 2, "m": 4}, {"p": 4, "m": 4}, {"p": 3, "m": 9}, {"p": 1, "m": 2}),
         right=partial(interleaved, v=2),
         nudge=_WRITE_NUDGE,
-        because="This is the schedule that Megatron-LM calls interleaved, and you wrote it.",
+        because="No slower than what Megatron-LM calls interleaved, no more in flight, and you wrote it.",
         wrong=(
             Wrong(
                 "the stage is left out",
@@ -255,7 +276,7 @@ EXERCISES = (
             Wrong(
                 "plain 1F1B",
                 one_f_one_b,
-                "That is 1F1B with one stage on each rank. Here there are 2p stages: write the stage in front, as in 4F0, and run both of "
+                "Your ranks have one stage each, as in plain 1F1B. Here there are 2p stages: write the stage in front, as in 4F0, and run both of "
                 "the rank's stages.",
                 when=lambda got, want, p, m: got.num_stages == p,
             ),

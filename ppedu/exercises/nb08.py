@@ -106,7 +106,7 @@ QUESTIONS = (
         "makespan of ZB-H2",
         form=Number("units"),
         answer=lambda: simulate(zb_h2(p=4, m=8), UNIT).makespan,
-        because="Rank 3 cannot start before 3, and has 24 units of work: nothing ends before 27, whatever the order and the memory are. "
+        because="Rank 3 cannot start before 3, and has 24 units of work: no order of these four stages ends before 27, whatever the memory is. "
         "ZB-H1 is there already.",
         wrong=(
             Wrong(
@@ -337,7 +337,14 @@ EXERCISES = (
         nudge="Take 1F1B with I for B. On rank r, put W of microbatch i - r behind the I of microbatch i, as soon as there is one. Which W's "
         "are left at the end?",
         because="27 units in place of 33 for p=4 and m=8, and no rank holds more than rank 0 of 1F1B does.",
-        wrong=_wrong_places(),
+        wrong=(
+            *_wrong_places(),
+            Wrong(
+                "each W one microbatch too late",
+                lambda p, m: _put(p, m, lambda rank, p: rank + 1),
+                "Each W comes one microbatch too late. Rank 0 has no room to put any off: its W0 stands right behind I0. Rank r puts off r.",
+            ),
+        ),
     ),
     Exercise(
         "bubble rate of ZB-H2",

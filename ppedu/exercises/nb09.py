@@ -5,7 +5,9 @@ Letters: p ranks, m microbatches; F forward, B backward, I and W its halves, F&B
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ppedu.builders import SCHEDULES, dualpipe, dualpipev
 from ppedu.exercises.ask import Exercise, Question, Wrong
@@ -109,8 +111,8 @@ QUESTIONS = (
             Wrong(
                 "m has to be even",
                 "a",
-                "A chain may have five microbatches: p=4 with m=10 runs. The authors' code wants m even, as 10 is, and here not even "
-                "that has to be.",
+                "A chain may have five microbatches: p=4 with m=10 runs. The authors' code wants m even, as 10 is; ours "
+                "takes an odd m, too.",
             ),
             Wrong(
                 "sums need an even number of ranks",
@@ -142,6 +144,14 @@ QUESTIONS = (
 _PLACED = dualpipe(8, 20)
 _TWELVE = dualpipe(4, 12)
 _WHOLE = Number(whole=True)
+
+
+@dataclass(frozen=True)
+class _Members(Sequence):
+    """What is there, in any order."""
+
+    def read(self, answer: Any) -> Any:
+        return tuple(sorted(super().read(answer)))
 
 
 def _stages(rank: int) -> list[int]:
@@ -198,11 +208,11 @@ EXERCISES = (
         "placement of DualPipe",
         form=Fields(
             {
-                "stages on rank 2": Sequence(_WHOLE),
-                "positions on rank 2": Sequence(_WHOLE),
+                "stages on rank 2": _Members(_WHOLE),
+                "positions on rank 2": _Members(_WHOLE),
                 "rank of stage 12": _WHOLE,
                 "position of stage 12": _WHOLE,
-                "ranks that hold position 0": Sequence(_WHOLE),
+                "ranks that hold position 0": _Members(_WHOLE),
                 "rank where microbatch 13 enters": _WHOLE,
                 "rank where microbatch 13 has its loss": _WHOLE,
             }
@@ -245,6 +255,11 @@ EXERCISES = (
                 "one copy of each stage",
                 {"ranks that hold position 0": [0]},
                 "Each chain has its own copy. Where does the second one start?",
+            ),
+            Wrong(
+                "ranks count from 1",
+                {"ranks that hold position 0": [0, 8]},
+                "Eight ranks are 0 to 7: there is no rank 8.",
             ),
             Wrong(
                 "all enter at rank 0",

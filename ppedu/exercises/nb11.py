@@ -5,6 +5,7 @@ Letters: p ranks, m microbatches; F forward, B backward, I and W its halves (B =
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ QUESTIONS = (
                 "78 would be right for whole B's: after rank 2's last B, ranks 1 and 0 have one each to run. With I and W they start "
                 "on it earlier.",
             ),
+            Wrong("the work of the other ranks", 40, "40 is what each of the other three has to do. Rank 2 has more."),
             Wrong("the work is shared", 46, "46 is the mean of the work of four ranks. Nobody can take any off rank 2."),
             Wrong("1F1B is the best that there is", 84, "84 is what 1F1B takes. Is there a reason why nothing could be faster?"),
         ),
@@ -130,6 +132,11 @@ class Within(Orders):
     below: float | None = None
 
     def read(self, answer: Any) -> Any:
+        if isinstance(answer, str) and re.match(r"\s*\d+[FBIW]\d+,", answer):  # the text of a game, which is a CSV
+            try:
+                return Schedule.from_csv(answer, name="yours")
+            except ValueError:
+                pass  # told by what reads texts
         held = getattr(answer, "schedule", None)  # of a timeline, a run, or what ppedu.optimize returned
         return super().read(held if isinstance(held, Schedule) else answer)
 
@@ -258,7 +265,7 @@ EXERCISES = (
         form=Within(cap=2),
         right=Schedule.from_text(_LITTLE, name="in room for two"),
         nudge="Start from the rounds of two. Which rank holds a microbatch longer than it must? Which one waits with a place free?",
-        because="18 is the best there is with two in flight: a solver will prove it below.",
+        because="With whole B's, 18 is the best there is with two in flight: a solver will prove it below.",
         wrong=(
             Wrong(
                 "GPipe in rounds",

@@ -41,8 +41,7 @@ function scheduleBoxes(model, asker) {
     key,
     toggle(name, (ticked) => {
       const others = model.get("schedules").filter((one) => one !== key);
-      asker.settle();
-      asker.move({ schedules: ticked ? [...others, key] : others });
+      asker.once({ schedules: ticked ? [...others, key] : others });
     }),
   ]);
   const update = () => {
@@ -66,10 +65,7 @@ function budgetControl(model, asker) {
     settle: () => asker.settle(),
     title: "How many activations in flight a rank has room for",
   });
-  const tick = toggle("", (ticked) => {
-    asker.settle();
-    asker.move({ budget: ticked ? Number(bar.bar.value) : null });
-  });
+  const tick = toggle("", (ticked) => asker.once({ budget: ticked ? Number(bar.bar.value) : null }));
   tick.box.setAttribute("aria-label", "set a memory budget");
   bar.element.prepend(tick.element);
   const update = () => {

@@ -37,7 +37,8 @@ def explore_compare(
     """
     from ppedu.explore.comparison import Comparison
 
+    names = schedules if isinstance(schedules, str) else list(schedules)  # the letters of one name are no names
     return Comparison(
-        schedules=list(schedules), p=p, m=m, budget=budget, v=v, ratio=ratio, w_share=w_share, overlap=overlap,
+        schedules=names, p=p, m=m, budget=budget, v=v, ratio=ratio, w_share=w_share, overlap=overlap,
         transfer=transfer, slow_stage=slow_stage, slow_factor=slow_factor,
     )  # fmt: skip

@@ -52,6 +52,8 @@ class Comparison(LiveView):
 
     def __init__(self, **given: Any) -> None:
         self._measured: dict[Settings, Timeline] = {}
+        if "schedules" in given:
+            check_schedules(given["schedules"])  # before p, which is asked of each of them
         super().__init__(**given)
 
     @traitlets.validate("schedules", "budget", "overlay")
@@ -174,7 +176,7 @@ def verdict(timelines: Sequence[Timeline]) -> str:
     else:
         order = sorted(zip(times, names, strict=True))
         time = "Makespan: " + ", ".join(f"{name} {one:.4g}" for one, name in order)
-    if len({t.schedule.chain_length for t in timelines}) > 1:
+    if any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines):
         what = ("activations of 1/p of the model", "activation of 1/p of the model")
     else:
         what = ("microbatches", "microbatch")

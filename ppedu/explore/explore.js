@@ -4,10 +4,7 @@ function render({ model, el }) {
   const live = liveView(model, el, "Explore a pipeline schedule");
   const { root, asker, on } = live;
   const { names } = model.get("fixed");
-  const schedule = choice("schedule", Object.entries(names), (value) => {
-    asker.settle();
-    asker.move({ schedule: value });
-  });
+  const schedule = choice("schedule", Object.entries(names), (value) => asker.once({ schedule: value }));
   const settings = settingControls(model, asker, on, () => [model.get("schedule")]);
   const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
   const run = new RunPanel(model, live.tell, { label: "Run for real" });

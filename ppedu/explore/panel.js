@@ -58,6 +58,7 @@ class Asker {
   /* values: traits and what they are to be. A gesture is one drag, or one key: what "the last move" means. */
   move(values) {
     this.next = { ...this.next, ...values };
+    this.of = this.gesture; // it may be sent later, when the next one has begun
     this.root.dataset.asked = this.asked + 1; // what the answer to this move will have, or more
     this.send();
   }
@@ -66,10 +67,17 @@ class Asker {
     this.gesture++;
   }
 
+  /* A move that is a gesture of its own: a choice from a list, a tick. */
+  once(values) {
+    this.settle();
+    this.move(values);
+    this.settle();
+  }
+
   send() {
     if (this.busy || !this.next) return;
     this.busy = true;
-    this.tell({ do: "set", values: this.next, asked: this.stamp(), gesture: this.gesture });
+    this.tell({ do: "set", values: this.next, asked: this.stamp(), gesture: this.of });
     this.next = null;
   }
 
@@ -338,10 +346,7 @@ function settingControls(model, asker, on, chosen) {
     transfer: slider("transfer (× F)", ranges.transfer, use("transfer")),
     slow_factor: slider("slower by ×", ranges.slow_factor, use("slow_factor")),
   };
-  const slow = choice("slow stage", [], (value) => {
-    asker.settle();
-    asker.move({ slow_stage: value });
-  });
+  const slow = choice("slow stage", [], (value) => asker.once({ slow_stage: value }));
   const update = () => {
     for (const [name, one] of Object.entries(sliders)) {
       one.invalid(model.get("error").startsWith(`${name} `));

@@ -37,6 +37,7 @@ def picture(game: Game, score: Score, number: int, pace: Costs, measured: Timeli
         number,
         [mine] if measured is None else [mine, Track(measured, word="measured")],
         caption=caption(level.p, level.m, str(level.costs), () if measured is None else (measured,)),
+        label=_time_label(level.costs),
         span=max(level.target * scale, timeline.makespan, 0.0 if measured is None else measured.makespan),
         marks=((level.target * scale, f"target {level.target:g}"),),
     )
@@ -48,6 +49,12 @@ def picture(game: Game, score: Score, number: int, pace: Costs, measured: Timeli
             track["phases"] = []  # there are none before the end is there
             track["gaps"] = [_open_end(game, score, gap) for gap in track["gaps"]]
     return drawn
+
+
+def _time_label(costs: Costs) -> str:
+    """What the unit of time is: an F, where all of them take 1."""
+    each = costs.forward if isinstance(costs.forward, tuple) else (costs.forward,)
+    return "time (units of F)" if set(each) == {1} else "time (units)"
 
 
 def _open_end(game: Game, score: Score, gap: tuple[Any, ...]) -> tuple[Any, ...]:

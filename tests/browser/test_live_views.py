@@ -185,6 +185,23 @@ def test_stages_on_a_rank_have_a_control_where_the_schedule_has_them(explore):
     assert control(explore, "stages a rank v").is_hidden()
 
 
+def test_a_choice_is_a_move_of_its_own(explore):
+    choose_schedule(explore, "interleaved 1F1B")
+    box = control(explore, "stages a rank v, as a number")
+    box.fill("3")
+    box.press("Enter")
+    explore.settled()
+    assert explore[".ppedu-moved"].inner_text() == "Last move: v 2 → 3"
+    shown = explore.root.get_by_label("schedule", exact=True).evaluate(
+        """select => {
+            const text = new OffscreenCanvas(1, 1).getContext("2d"), style = getComputedStyle(select);
+            text.font = `${style.fontSize} ${style.fontFamily}`;
+            return select.clientWidth - text.measureText(select.selectedOptions[0].text).width;
+        }"""
+    )
+    assert shown >= 28, "the name has room beside the arrow"
+
+
 def test_a_slow_rank_is_called_one_where_it_holds_several_stages(explore):
     assert control(explore, "slow stage").is_visible()
     choose_schedule(explore, "ZB-V")
