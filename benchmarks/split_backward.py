@@ -13,7 +13,7 @@ import ppedu
 from benchmarks.table import line
 from ppedu.data import batches
 from ppedu.models import Block, ByteGPT, next_byte_loss
-from ppedu.runtime.malloc import keep_freed_memory
+from ppedu.runtime.launch import Mouth, Place, run_ranks
 from ppedu.runtime.stage import Meter, Stage
 
 BLOCKS, SEQUENCES, TOKENS = 6, 4, 64
@@ -33,10 +33,19 @@ def split(rounds: int) -> None:
 
 
 def _times(width: int, rounds: int) -> list[dict[str, float]]:
-    """Seconds of F and B, and of F (as S), I and W, in turn."""
-    before = torch.get_num_threads()
+    """Seconds of F and B, and of F (as S), I and W, in turn, in a process such as ranks are."""
+    (found,) = run_ranks(
+        _in_a_rank, [(width, rounds)], [0.0], timeout=600,
+        where=lambda cells, rank: Place("measures", None, None, False, time.perf_counter()),
+        on_message=lambda rank, kind, content: None,
+    )  # fmt: skip
+    times: list[dict[str, float]] = found
+    return times
+
+
+def _in_a_rank(mouth: Mouth, cells: Any, job: tuple[int, int]) -> list[dict[str, float]]:
+    width, rounds = job
     torch.set_num_threads(1)
-    keep_freed_memory()  # as ranks do
     stage = _stage(width, active=False)
     x, gradient = torch.randn(SEQUENCES, TOKENS, width), torch.randn(SEQUENCES, TOKENS, width)
     steps: dict[str, Callable[[], Any]] = {
@@ -54,7 +63,6 @@ def _times(width: int, rounds: int) -> list[dict[str, float]]:
             step()
             times[key] = time.perf_counter() - begin
         found.append(times)
-    torch.set_num_threads(before)
     return found[5:]  # the first ones warm up
 
 

@@ -23,6 +23,7 @@ from ppedu.runtime.born import Mouth, RankFunction
 from ppedu.runtime.by_value import dumps
 from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.interrupts import Held, born_deaf, interrupts_held
+from ppedu.runtime.malloc import roomy_malloc
 from ppedu.runtime.watch import TICK, Place, Watch
 
 __all__ = ["Mouth", "Place", "RankFunction", "Ranks", "run_ranks"]
@@ -109,7 +110,7 @@ class Ranks:
 
 
 def _start(process: Any) -> None:
-    with _without_main(), born_deaf():
+    with _without_main(), born_deaf(), roomy_malloc():
         process.start()
 
 
@@ -123,7 +124,7 @@ def _warm_up(context: Any, held: Held, let_in: Callable[[], None]) -> None:
     context.set_forkserver_preload(["ppedu.runtime.preload", "torch._dynamo", "torch.optim"])
     with held.firmly():
         resource_tracker.ensure_running()  # before SIGINT is blocked: where it has to start, it unblocks it
-        with born_deaf():
+        with born_deaf(), roomy_malloc():
             server = _server()
         if server not in _warming:
             _warming[server] = threading.Thread(target=_fork_once, args=(context,), name="first start", daemon=True)

@@ -18,7 +18,6 @@ from ppedu.runtime import world
 from ppedu.runtime.batches import batch_of, check_batch
 from ppedu.runtime.board import CONNECTING, PLACES, RETURNING, STARTING, STEPPING, WAITING, Board
 from ppedu.runtime.launch import Mouth, Place, run_ranks
-from ppedu.runtime.malloc import keep_freed_memory
 from ppedu.runtime.run import available_cores
 from ppedu.runtime.torch_runtime import LEARNING_SHAPES, LOGGER, Runtime, Track, runtime_of
 from ppedu.runtime.work import RankResult, StepReport, Work, made_optimizer
@@ -79,7 +78,6 @@ def _train_started(mouth: Mouth, cells: Any, start: world.Start) -> RankResult:
     board = Board(cells, work.rank)
     torch.set_num_threads(work.threads)
     torch.set_default_dtype(work.dtype)
-    keep_freed_memory()
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     os.environ.setdefault("USE_LIBUV", "0")

@@ -27,7 +27,6 @@ from ppedu.runtime.board import CONNECTING, STARTING, Board
 from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import Group, connect
 from ppedu.runtime.execute import Rank
-from ppedu.runtime.malloc import keep_freed_memory
 from ppedu.runtime.work import RankResult, StepReport, Work
 
 _TRANSPORT = (channels.__file__, str(Path(dist.__file__).parent))  # an error that starts there is the transport's
@@ -73,7 +72,6 @@ def train_started(mouth: Mouth, cells: Any, start: Start) -> RankResult:
     board = Board(cells, work.rank)
     torch.set_num_threads(work.threads)
     torch.set_default_dtype(work.dtype)
-    keep_freed_memory()
     device = pick_device(start.device, work.rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     os.environ.setdefault("USE_LIBUV", "0")
