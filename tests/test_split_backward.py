@@ -118,7 +118,6 @@ SPLIT = {
     "tokens": lambda: (nn.Sequential(nn.Embedding(7, 4), *layers(4, 4)).double(), tokens(2, 3)),
     "tokens with a padding": lambda: (nn.Embedding(7, 4, padding_idx=-3).double(), tokens(5, 6)),
     "tokens of 32 bits": lambda: (nn.Embedding(7, 4).double(), tokens(5, 6).int()),
-    "torch's attention": attention,
     "first of a GPT": lambda: (ByteGPT(blocks=1, width=8, heads=2, context=4).double(), tokens(3, 4)),
 }  # fmt: skip
 
@@ -172,6 +171,7 @@ UNSPLIT = {
     "renormalised tokens": (lambda: (nn.Embedding(7, 4, max_norm=1.0).double(), tokens(2, 3)), {"weight"}),
     "tokens by frequency": (lambda: (nn.Embedding(7, 4, scale_grad_by_freq=True).double(), tokens(5, 6)), {"weight"}),
     "sparse tokens": (lambda: (nn.Embedding(7, 4, sparse=True).double(), tokens(2, 3)), {"weight"}),
+    "torch's attention": (attention, set()),  # to rounding: its inputs are not contiguous
     "a view that is not contiguous": (lambda: (layers(4, 5, 4), numbers(4, 2, 3).permute(1, 2, 0)), set()),  # to rounding
     "listened to": (listened, {"0.weight"}),
 }  # fmt: skip
@@ -359,6 +359,47 @@ def test_nothing_is_rerouted_outside():
         stage.forward(0, numbers(3, 4), split=True)
     assert (F.linear, F.embedding) == before
     assert type(nn.Linear(4, 4)(torch.ones(2, 4)).grad_fn).__name__ == "AddmmBackward0"
+
+
+def test_a_penalty_in_the_loss_is_right_too():
+    """The gradient of a gradient: a stage that asks for one is not split, and says so."""
+
+    def penalised_loss(y: Tensor, target: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(y.square().sum(), weights[-1], create_graph=True)
+        return mse(y, target) + slope.square().mean()
+
+    found = []
+    for split in (False, True):
+        module, x = layers(4, 4, 4), numbers(6, 4)
+        weights = [w for w in module.parameters() if w.dim() > 1]
+        stage = Stage(module, Meter(), first=False, loss_fn=penalised_loss)
+        stage.forward(0, x.clone(), torch.zeros(6, 4), split=split)
+        found.append([stage.backward_input(0, None) if split else stage.backward(0, None)])
+        if split:
+            stage.backward_weight(0)
+        assert len(stage.unsplit) == (len(weights) if split else 0)
+        assert not stage.meter.now
+        found[-1] += [w.grad for w in module.parameters()]
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, "gradient")
+
+
+def test_writing_over_what_w_needs_is_refused():
+    class Spoils(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * 2
+            y: Tensor = self.inner(x)
+            x.add_(1)
+            return y
+
+    stage = Stage(Spoils(), Meter(), first=False, loss_fn=None)
+    stage.forward(0, torch.ones(3, 4), split=True)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: a tensor of shape \(3, 4\)"):
+        stage.backward_input(0, torch.ones(3, 4))
 
 
 def test_only_a_stages_own_weights_are_taken():

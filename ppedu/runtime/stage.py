@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ppedu.runtime.weight_queue import Router, WeightQueue, splittable
+from ppedu.runtime.weight_queue import OwnGradientError, Router, WeightQueue, splittable, spoilt
 
 LossFn = Callable[[Any, Any], Tensor]
 
@@ -89,17 +90,30 @@ class Stage:
 
         split: its backward comes as I and W. (Without it, I does all and leaves nothing for W.)
         """
+        try:
+            return self._forward(microbatch, inputs, target, share, train, split)
+        except OwnGradientError:  # then this stage is not split: it runs once more, as torch alone would
+            self.splittable = set()
+            self.meter.free(self, microbatch)
+            return self._forward(microbatch, inputs, target, share, train, split)
+
+    def _forward(
+        self, microbatch: int, inputs: Tensor, target: Any, share: float, train: bool, split: bool
+    ) -> tuple[Tensor, Tensor | None]:
         gate, caught = torch.empty(0, requires_grad=True), list[Tensor]()
         like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
-        router = Router(WeightQueue(), self.splittable) if train and split and self.splittable else None
+        router = None
+        if train and split and self.splittable:
+            router = Router(WeightQueue(), self.splittable, partial(self.meter.add, self, microbatch))
         loss = None
         with self.meter.watch(self, microbatch) if train else torch.no_grad():
             if train and not self.first and (inputs.is_floating_point() or inputs.is_complex()):
                 inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
             with router or nullcontext():
                 output = self.module(inputs)
-            if self.loss_fn is not None:
-                loss = _one_number(self.loss_fn(output, target))
+                if self.loss_fn is not None:
+                    loss = _one_number(self.loss_fn(output, target))
+            if loss is not None:
                 if train and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
                     raise ValueError(
                         "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
@@ -115,7 +129,10 @@ class Stage:
     def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """B: add to the weights' gradients; return the gradient for the input (None on the first stage)."""
         kept = self.in_flight.pop(microbatch)
-        kept.run_back(gradient)
+        queue = kept.router.queue if kept.router else WeightQueue()
+        with queue.filled():
+            kept.run_back(gradient)
+        queue.run()
         self.meter.free(self, microbatch)
         return kept.input_gradient()
 
@@ -156,11 +173,7 @@ def _unspoilt(saved: tuple[Tensor, int]) -> Tensor:
     """What a layer saved, if no other has written over it since: torch looks itself, but not where there are hooks."""
     tensor, version = saved
     if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-            f"shape {tuple(tensor.shape)} is at version {tensor._version}, but was saved at version {version}. "
-            "Take inplace=True out of the layer after the one that saved it"
-        )
+        raise RuntimeError(spoilt(tensor, version))
     return tensor
 
 

@@ -121,29 +121,71 @@ def _rows_of(weight: Tensor, indices: Tensor, gradient: Tensor, padding: int) ->
     return found
 
 
+class OwnGradientError(Exception):
+    """A stage takes a gradient in its forward or loss: then what is computed with weights that ask for none misses them."""
+
+
+def _take_own(*_: object, **__: object) -> None:
+    raise OwnGradientError
+
+
+def _listened(y: Tensor, queue: WeightQueue, weight: Tensor, x: Tensor) -> Tensor:
+    """`y`, computed with a weight that asks for no gradient: torch's own backward is then the input's half alone, and a hook
+    hears the gradient that W needs. It costs half of what a Function in Python does."""
+    held, version = x.detach(), x._version
+
+    def hear(gradient: Tensor) -> None:
+        if not queue.filling:
+            raise OwnGradientError
+        if held._version != version:
+            raise RuntimeError(spoilt(held, version))
+        queue.pending.append((_Linear, (weight, held, gradient)))
+
+    # A layer that works in place on a view gives it another history, but not what it is a view of.
+    (y if y._base is None else y._base).register_hook(hear)
+    return y
+
+
+def spoilt(tensor: Tensor, version: int) -> str:
+    """What torch says of a tensor that is needed for a backward, and was written over."""
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+        f"shape {tuple(tensor.shape)} is at version {tensor._version}, but was saved at version {version}. "
+        "Take inplace=True out of the layer after the one that saved it"
+    )
+
+
 class Router:
-    """Sends a stage's calls of linear and embedding through the Functions above, with the queue of one microbatch.
+    """Sends a stage's calls of linear and embedding through what can be split, with the queue of one microbatch.
 
     Entered for its forward, and for its backward as well, in which checkpointed layers run once more. (A TorchFunctionMode
     would look at every call of torch: at width 128 that made a forward 7 % slower.)
 
     splittable: the ids of the stage's weights that take part (`splittable`). Calls with others stay as they are.
+    hold: told what is kept for the backward besides what autograd saves.
     """
 
-    def __init__(self, queue: WeightQueue, splittable: Collection[int]) -> None:
-        self.queue, self.splittable = queue, splittable
+    def __init__(self, queue: WeightQueue, splittable: Collection[int], hold: Callable[[Tensor], object] = id) -> None:
+        self.queue, self.splittable, self.hold = queue, splittable, hold
 
     def __enter__(self) -> None:
-        self.before: Any = F.linear, F.embedding
+        self.before: Any = F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward
+        self.saving = _saving()
         F.linear, F.embedding = self.linear, self.embedding
+        if not self.queue.filling:
+            autograd: Any = torch.autograd
+            autograd.grad = autograd.backward = _take_own
 
     def __exit__(self, *_: object) -> None:
-        F.linear, F.embedding = self.before
+        F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward = self.before
 
     def linear(self, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's name
         if not self.takes(input, weight):
             return self.before[0](input, weight, bias)
-        return _apply(_Linear, input, weight, bias, self.queue)
+        if input.requires_grad and torch.is_grad_enabled() and _saving() == self.saving and not self.queue.filling:
+            self.hold(input)
+            return _listened(_linear(input, weight.detach(), bias), self.queue, weight, input)
+        return _apply(_Linear, input, weight, bias, self.queue)  # nothing to listen to, or checkpointed
 
     def embedding(
         self,
@@ -180,6 +222,11 @@ def splittable(module: nn.Module) -> set[int]:
         for w in module.parameters()
         if type(w) is nn.Parameter and w.requires_grad and w.is_floating_point() and w.layout is torch.strided
     }
+
+
+def _saving() -> Any:
+    """Who saves tensors for the backward in torch's place: torch.utils.checkpoint does, and saves none."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 def _apply(layer: Any, *arguments: Any) -> Any:
