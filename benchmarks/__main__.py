@@ -15,6 +15,7 @@ from torch import nn
 
 import ppedu
 from benchmarks.browser import live_views
+from benchmarks.process import in_a_rank
 from benchmarks.split_backward import split
 from benchmarks.table import line
 from benchmarks.torch_pipelining import OWN, run_torch
@@ -100,8 +101,8 @@ def speedup(rounds: int) -> None:
         stages = ppedu.split(model, 2)
         whole, parts, piped = [], [], []
         for _ in range(rounds):
-            whole += single(model, batch, 1)
-            parts += single(model, batch, 8)
+            whole += in_a_rank(single, model, batch, 1)
+            parts += in_a_rank(single, model, batch, 8)
             piped += ours(stages, ppedu.one_f_one_b(2, 8), batch, next_byte_loss, 6, None)
         pipeline = statistics.median(piped)
         print(f"width {width}, {length} tokens: whole batch {statistics.median(whole):.3f} s, in 8 microbatches "
@@ -112,15 +113,13 @@ def speedup(rounds: int) -> None:
 
 def single(model: nn.Module, batch: Any, m: int, steps: int = 3) -> list[float]:
     """Seconds of forward and backward of a batch, one thread, in m microbatches."""
-    before, times = torch.get_num_threads(), []
-    torch.set_num_threads(1)
+    times = []
     for _ in range(steps + 1):
         model.zero_grad()
         start = time.perf_counter()
         for inputs, targets in zip(*(t.tensor_split(m) for t in batch), strict=True):
             (next_byte_loss(model(inputs), targets) / m).backward()
         times.append(time.perf_counter() - start)
-    torch.set_num_threads(before)
     return times[1:]
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import ppedu
+from benchmarks.process import in_a_rank
 from benchmarks.table import line
 from ppedu.data import batches
 from ppedu.models import Block, ByteGPT, next_byte_loss
-from ppedu.runtime.launch import Mouth, Place, run_ranks
 from ppedu.runtime.stage import Meter, Stage
 
 BLOCKS, SEQUENCES, TOKENS = 6, 4, 64
@@ -24,7 +24,7 @@ def split(rounds: int) -> None:
     """I and W over B, and what they keep."""
     print(f"\nI and W over B of the same round: {BLOCKS} blocks, {SEQUENCES} x {TOKENS} tokens, one thread")
     for width, (half, both) in BOUNDS.items():
-        found = _times(width, 12 * rounds)
+        found = in_a_rank(_times, width, 12 * rounds)
         line(f"width {width}: I over B", [t["I"] / t["B"] for t in found], half)
         line(f"width {width}: W over B", [t["W"] / t["B"] for t in found])
         line(f"width {width}: I + W over B", [(t["I"] + t["W"]) / t["B"] for t in found], both)
@@ -33,19 +33,7 @@ def split(rounds: int) -> None:
 
 
 def _times(width: int, rounds: int) -> list[dict[str, float]]:
-    """Seconds of F and B, and of F (as S), I and W, in turn, in a process such as ranks are."""
-    (found,) = run_ranks(
-        _in_a_rank, [(width, rounds)], [0.0], timeout=600,
-        where=lambda cells, rank: Place("measures", None, None, False, time.perf_counter()),
-        on_message=lambda rank, kind, content: None,
-    )  # fmt: skip
-    times: list[dict[str, float]] = found
-    return times
-
-
-def _in_a_rank(mouth: Mouth, cells: Any, job: tuple[int, int]) -> list[dict[str, float]]:
-    width, rounds = job
-    torch.set_num_threads(1)
+    """Seconds of F and B, and of F (as S), I and W, in turn."""
     stage = _stage(width, active=False)
     x, gradient = torch.randn(SEQUENCES, TOKENS, width), torch.randn(SEQUENCES, TOKENS, width)
     steps: dict[str, Callable[[], Any]] = {
