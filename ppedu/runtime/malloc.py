@@ -18,7 +18,8 @@ def roomy_malloc() -> Iterator[None]:
     """Processes that are started in here keep their freed memory, on huge pages. (What is no glibc takes no notice.)
 
     Otherwise every operation gets hundreds of fresh pages of 4 KiB, a fault each, and its tensors are spread over
-    thousands of them, each of which the processor has to look up. `python -m benchmarks memory` measures both.
+    thousands of them, each of which the processor has to look up: an unpaced run took a tenth longer.
+
     What GLIBC_TUNABLES says already comes first.
     """
     before = os.environ.get("GLIBC_TUNABLES")
