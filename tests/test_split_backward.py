@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -359,6 +361,42 @@ def test_nothing_is_rerouted_outside():
         stage.forward(0, numbers(3, 4), split=True)
     assert (F.linear, F.embedding) == before
     assert type(nn.Linear(4, 4)(torch.ones(2, 4)).grad_fn).__name__ == "AddmmBackward0"
+
+
+def test_stages_in_two_threads_do_not_meet():
+    """Each leaves while the other is inside: in the order in which they came, which is no order of nesting."""
+    before = F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward
+    inside, gone = threading.Barrier(2), threading.Event()
+
+    class Meets(nn.Module):
+        def __init__(self, first: bool) -> None:
+            super().__init__()
+            self.inner, self.first = nn.Linear(4, 4), first
+
+        def forward(self, x: Tensor) -> Any:
+            inside.wait(10)
+            if not self.first:
+                assert gone.wait(10)
+            return self.inner(x)
+
+    stages = [Stage(Meets(first), Meter(), first=False, loss_fn=None) for first in (True, False)]
+
+    def work(stage: Stage, first: bool) -> None:
+        stage.forward(0, torch.ones(3, 4), split=True)
+        if first:
+            stage.backward_input(0, torch.ones(3, 4))  # while the other one computes its forward
+            gone.set()
+        else:
+            stage.backward_input(0, torch.ones(3, 4))
+        stage.backward_weight(0)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, stage, first) for stage, first in zip(stages, (True, False), strict=True)]:
+            done.result(20)
+    assert (F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward) == before
+    for stage in stages:
+        assert stage.unsplit == []
+        assert torch.equal(stage.module.inner.weight.grad, torch.full((4, 4), 3.0))
 
 
 def test_a_penalty_in_the_loss_is_right_too():

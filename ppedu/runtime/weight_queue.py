@@ -8,6 +8,7 @@ to be kept for them. Megatron-LM's zero bubble does the same. Matrices of other 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class WeightQueue:
 
 
 _linear: Callable[..., Tensor] = F.linear
+_embedding: Callable[..., Tensor] = F.embedding
 
 
 class _Linear(torch.autograd.Function):
@@ -125,10 +127,6 @@ class OwnGradientError(Exception):
     """A stage takes a gradient in its forward or loss: then what is computed with weights that ask for none misses them."""
 
 
-def _take_own(*_: object, **__: object) -> None:
-    raise OwnGradientError
-
-
 def _listened(y: Tensor, queue: WeightQueue, weight: Tensor, x: Tensor) -> Tensor:
     """`y`, computed with a weight that asks for no gradient: torch's own backward is then the input's half alone, and a hook
     hears the gradient that W needs. It costs half of what a Function in Python does."""
@@ -169,19 +167,15 @@ class Router:
         self.queue, self.splittable, self.hold = queue, splittable, hold
 
     def __enter__(self) -> None:
-        self.before: Any = F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward
-        self.saving = _saving()
-        F.linear, F.embedding = self.linear, self.embedding
-        if not self.queue.filling:
-            autograd: Any = torch.autograd
-            autograd.grad = autograd.backward = _take_own
+        self.saving, self.forward = _saving(), not self.queue.filling
+        _switch.on(self)
 
     def __exit__(self, *_: object) -> None:
-        F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward = self.before
+        _switch.off(self)
 
     def linear(self, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's name
         if not self.takes(input, weight):
-            return self.before[0](input, weight, bias)
+            return _linear(input, weight, bias)
         if input.requires_grad and torch.is_grad_enabled() and _saving() == self.saving and not self.queue.filling:
             self.hold(input)
             return _listened(_linear(input, weight.detach(), bias), self.queue, weight, input)
@@ -198,7 +192,7 @@ class Router:
         sparse: bool = False,
     ) -> Any:
         if max_norm is not None or scale_grad_by_freq or sparse or not self.takes(input, weight):
-            return self.before[1](input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+            return _embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
         return _apply(_Embedding, input, weight, self.queue, padding)
 
@@ -213,6 +207,65 @@ class Router:
             and not torch._C._are_functorch_transforms_active()
             and not torch.compiler.is_compiling()
         )
+
+
+class _Switch:
+    """What stands in for torch's functions while any router is entered, in any thread: calls go to the router of their
+    weight, if it has one. In the threads that compute a forward, taking a gradient is an OwnGradientError."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.entered = 0
+        self.routers: dict[int, Router] = {}  # by the ids of their weights: a stage computes one microbatch at a time
+        self.here = threading.local()
+        self.before: tuple[Any, ...] = ()
+
+    def on(self, router: Router) -> None:
+        with self.lock:
+            if not self.entered:
+                self.before = F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward
+                self._put((self.linear, self.embedding, self.grad, self.backward))
+            self.entered += 1
+            self.routers.update(dict.fromkeys(router.splittable, router))
+        if router.forward:
+            self.here.forwards = getattr(self.here, "forwards", 0) + 1
+
+    def off(self, router: Router) -> None:
+        if router.forward:
+            self.here.forwards -= 1
+        with self.lock:
+            for weight in router.splittable:
+                self.routers.pop(weight, None)
+            self.entered -= 1
+            if not self.entered:
+                self._put(self.before)
+
+    def _put(self, functions: tuple[Any, ...]) -> None:
+        autograd: Any = torch.autograd
+        F.linear, F.embedding, autograd.grad, autograd.backward = functions
+
+    def linear(self, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's name
+        router = self.routers.get(id(weight))
+        return self.before[0](input, weight, bias) if router is None else router.linear(input, weight, bias)
+
+    def embedding(self, input: Any, weight: Any, *more: Any, **options: Any) -> Any:  # noqa: A002
+        router = self.routers.get(id(weight))
+        return (self.before[1] if router is None else router.embedding)(input, weight, *more, **options)
+
+    def grad(self, *given: Any, **options: Any) -> Any:
+        self._refuse()
+        return self.before[2](*given, **options)
+
+    def backward(self, *given: Any, **options: Any) -> Any:
+        self._refuse()
+        return self.before[3](*given, **options)
+
+    def _refuse(self) -> None:
+        if getattr(self.here, "forwards", 0):
+            raise OwnGradientError
+
+
+_switch = _Switch()
 
 
 def splittable(module: nn.Module) -> set[int]:
