@@ -227,9 +227,9 @@ F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3
         (ppedu.gpipe(3, 4), (4 * 8, 4 * (8 + 6), 4 * (6 + 4))),
         (ppedu.one_f_one_b(3, 4), (3 * 8, 2 * (8 + 6), 1 * (6 + 4))),
         (ppedu.naive(3, 4), (8, 8 + 6, 6 + 4)),
-        # an I keeps the gradient that came (as wide as the stage's output) for its W: four of them on the first rank, three
-        # at a time on the second
-        (Schedule.from_text(HALVES, "halves"), (4 * 8 + 4 * 8, 4 * (8 + 6) + 3 * 6, 6 + 4)),
+        # I frees a Tanh's output, or the model's, and keeps for W the Linear's input and the gradient of its output: here
+        # that is as much, on each rank
+        (Schedule.from_text(HALVES, "halves"), (4 * 8, 4 * (8 + 6), 6 + 4)),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
