@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import itertools
@@ -188,6 +189,9 @@ _worlds = itertools.count()
 def _store() -> tuple[Any, int, int]:
     """What the ranks that torchrun started meet at: (store, rank, size). One for the life of the process."""
     return next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined,no-any-return]
+
+
+atexit.register(_store.cache_clear)  # its threads end before Python does
 
 
 @contextmanager
