@@ -1,9 +1,11 @@
 """Split a backward in two: I computes the input's gradient and leaves in a queue what W needs for the weights'.
 
-Layers do not know of this. While a stage runs, a `Router` stands in for torch.nn.functional's linear and embedding, and
-sends the stage's calls through autograd Functions that can be split: their weight matrices' gradients come in W. The gradients of vectors (biases, the scales of
-norms) come in I: there the layer's gradient is in cache, so that a sum over it costs next to nothing, and nothing more has
-to be kept for them. Megatron-LM's zero bubble does the same. Matrices of other layers come in I, too: see `Stage.unsplit`.
+Layers do not know of this. While a stage runs, a `Router` stands in for torch.nn.functional's linear and embedding. It lets
+torch compute with weights that ask for no gradient, so that torch's own backward is I, and a hook hears what W needs; where
+there is nothing to hear, an autograd Function of ours does the same. Only weight matrices wait for W. The gradients of
+vectors (biases, the scales of norms) come in I: there the layer's gradient is in cache, so that a sum over it costs next to
+nothing, and nothing more has to be kept for them. Megatron-LM's zero bubble does the same. Matrices of other layers come in
+I, too: see `Stage.unsplit`.
 """
 
 from __future__ import annotations
