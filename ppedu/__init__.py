@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
     from ppedu.explore.compare import explore_compare
     from ppedu.explore.puzzle import puzzle
     from ppedu.plot import plot_compare, plot_memory, plot_timeline
-    from ppedu.runtime.errors import RunError
+    from ppedu.runtime.errors import RunError, RunStopped
     from ppedu.runtime.machine import machine
     from ppedu.runtime.split import split
     from ppedu.runtime.to_torch import TorchRun, to_torch, train_with_torch
@@ -58,6 +58,7 @@ __all__ = [
     "Overlap",
     "Run",
     "RunError",
+    "RunStopped",
     "SCHEDULES",
     "Schedule",
     "ScheduleError",
@@ -105,6 +106,7 @@ _LATE = {
     "Challenge": "ppedu.exercises",
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
+    "RunStopped": "ppedu.runtime.errors",
     "TorchRun": "ppedu.runtime.to_torch",
     "check": "ppedu.exercises",
     "explore_compare": "ppedu.explore.compare",

@@ -19,6 +19,7 @@ PUBLIC = [
     "Overlap",
     "Run",
     "RunError",
+    "RunStopped",
     "SCHEDULES",
     "Schedule",
     "ScheduleError",
