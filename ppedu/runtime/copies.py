@@ -54,7 +54,8 @@ def sum_gradients(
         copies.setdefault(s % n, []).append(weights[s])
     sums = {position: _added_here(mine) for position, mine in copies.items()}
     for ranks in copy_sets(schedule):
-        here = [position for position in copies if _holders(schedule, position) == ranks]
+        # By position, as all ranks do: the numbers of their own stages are in another order on each of them.
+        here = [position for position in sorted(copies) if _holders(schedule, position) == ranks]
         together = [w for position in here for w in copies[position][0]]
         if together:
             shared = iter(_added_among(group, ranks, together, [g for position in here for g in sums[position]]))
