@@ -158,7 +158,7 @@ class Threads:
         self.ranks: list[Rank] = []
 
     def __call__(
-        self, works: Sequence[Work], pairs: set[tuple[int, int]], device: str, hear: Any, *_: Any
+        self, works: Sequence[Work], pairs: set[tuple[int, int]], device: str, collector: Any, *_: Any
     ) -> list[RankResult]:
         self.network = network = Network(len(works), self.nccl)
         lock, results, errors = threading.Lock(), {}, {}
@@ -167,7 +167,7 @@ class Threads:
             board = Board(Board.blank(len(works)), work.rank)
             try:
                 rank = Rank(
-                    work, network.group(work.rank, pairs), _Reports(work.rank, hear, lock), board, time.perf_counter
+                    work, network.group(work.rank, pairs), _Reports(work.rank, collector.hear, lock), board, time.perf_counter
                 )
                 results[work.rank] = rank.run()
             except BaseException as error:  # the test's to see

@@ -8,7 +8,8 @@ from collections.abc import MutableSequence, Sequence
 # Where a rank is when it is at none of its program's instructions: what a hang is explained with.
 (
     STARTING, READING, ANNOUNCING, AWAITING_BATCH, FLUSHING, STEPPING, RETURNING, CONNECTING, AWAITING_LOSS, SUMMING,
-) = range(-1, -11, -1)  # fmt: skip
+    GATHERING,
+) = range(-1, -12, -1)  # fmt: skip
 PLACES = {
     STARTING: "starting up",
     READING: "reading its batch",
@@ -20,9 +21,10 @@ PLACES = {
     CONNECTING: "connecting to the other ranks",
     AWAITING_LOSS: "waiting to hear that the loss is a number",
     SUMMING: "waiting for the gradients of its stages' copies",
+    GATHERING: "waiting for the other ranks' results",
 }
 
-WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING, AWAITING_LOSS, SUMMING)  # for other ranks
+WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING, AWAITING_LOSS, SUMMING, GATHERING)  # for other ranks
 
 
 class Board:

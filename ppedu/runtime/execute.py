@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +24,16 @@ from ppedu.runtime.board import (
     SUMMING,
     Board,
 )
-from ppedu.runtime.channels import Channels, Group
+from ppedu.runtime.channels import Channels, Form, Group, machine_id
 from ppedu.runtime.clocks import ClockTimer, EventTimer, Moment, Timer, in_background, sleep_until
 from ppedu.runtime.copies import sum_gradients
 from ppedu.runtime.fit import explained
-from ppedu.runtime.lower import Recv, Send
+from ppedu.runtime.lower import Instruction, Recv, Send
+from ppedu.runtime.rehearse import part_of, rehearsed, unnoticed
+from ppedu.runtime.run import available_cores
 from ppedu.runtime.stage import Meter, Stage
 from ppedu.runtime.work import RankResult, Reporter, StepReport, Work, made_optimizer
-from ppedu.schedule import Action, Entry, Kind
+from ppedu.schedule import Action, Costs, Entry, Kind
 
 
 class Rank:
@@ -39,7 +41,7 @@ class Rank:
 
     def __init__(self, work: Work, group: Group, reporter: Reporter, board: Board, clock: Callable[[], float]) -> None:
         self.work, self.group, self.reporter, self.board, self.clock = work, group, reporter, board, clock
-        self.schedule = work.schedule
+        self.schedule, self.gpu = work.schedule, group.gpu
         self.train = any(a.kind is not Kind.F for order in self.schedule.orders for e in order for a in e.actions)
         self.meter = Meter()
         n, rank_of = self.schedule.chain_length, self.schedule.rank_of_stage
@@ -54,14 +56,24 @@ class Rank:
         self.first_rank, self.last_ranks = rank_of[0], sorted(set(rank_of[n - 1 :: n]))
         self.channels = Channels(group, work.program, stamped=work.pace is not None and work.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
-        self.optimizer = made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
+        with work.settings.on(group.device):
+            self.optimizer = (
+                made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
+            )
         self.current: Entry | None = None
         self.step = 0
         self.took: dict[tuple[int, Kind], float] = {}  # seconds of mathematics, the last time
         self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
+        self.rehearsed: set[Form] = set()
 
     def run(self) -> RankResult:
         torch.manual_seed(self.work.seed + self.work.rank)
+        with self.work.settings.on(self.group.device):
+            self._train()
+        self.board.put(self.step, RETURNING)
+        return self._result()
+
+    def _train(self) -> None:
         for step in range(self.work.steps):
             self.step = step
             for stage in self.stages.values():
@@ -71,46 +83,115 @@ class Rank:
             stop = self._agree_to_stop(report)
             if self.schedule.chains > 1 and self.train:
                 self.board.put(self.step, SUMMING)
-                sum_gradients(self.schedule, self.group, {s: stage.weights for s, stage in self.stages.items()})
+                weights: dict[int, Sequence[Tensor]] = {s: stage.weights for s, stage in self.stages.items()}
+                report.summed = sum_gradients(self.schedule, self.group, weights, self.clock)
             if self.optimizer and not stop:
                 self.board.put(self.step, STEPPING)
                 self.optimizer.step()
             self.reporter.step(report)
             if stop:
                 break
-        self.board.put(self.step, RETURNING)
-        return self._result()
 
     def _run_step(self) -> StepReport:
         self._read_batch()
-        self.channels.start_step([(size, self.sample) for size in self.sizes])
-        self.ready: dict[
-            Action, tuple[Tensor, float | None]
-        ] = {}  # results that wait for the operation that needs them
-        self.losses: list[tuple[int, Tensor]] = []
-        timer = EventTimer(self.clock, self.group.device) if self._by_events else ClockTimer(self.clock)
-        for at, instruction in enumerate(self.work.program):
-            self.board.put(self.step, at)
-            if isinstance(instruction, Recv):
-                self.ready[instruction.action] = self.channels.take(instruction.source)
-            elif isinstance(instruction, Send):
-                tensor, stamp = self.ready.pop(instruction.action)
-                self.channels.send(instruction.action, tensor, instruction.to, stamp)
-            else:
-                self.current = instruction
-                self._await_transfer(instruction)
-                end = self._timed(instruction, timer)
-                for action in instruction.actions:
-                    if action in self.ready:
-                        self.ready[action] = (self.ready[action][0], end)
-                self.current = None
+        forms = [(size, self.sample) for size in self.sizes]
+        if self.gpu is not None:
+            self._rehearse(forms)
+        self.channels.start_step(forms)
+        by_events = self.gpu is not None and self.work.pace is None
+        timer: Timer = self._timer() if by_events else ClockTimer(self.clock)
+        self._interpret(enumerate(self.work.program), self.channels, timer, self.work.pace)
         self.board.put(self.step, FLUSHING)
         self.channels.end_step()
         return self._report(timer.moments())
 
-    @property
-    def _by_events(self) -> bool:
-        return self.group.device.type == "cuda" and self.work.pace is None
+    def _timer(self) -> Timer:
+        assert self.gpu is not None
+        return EventTimer(self.clock, self.gpu, lambda at: self.board.put(self.step, at))
+
+    def _rehearse(self, forms: Sequence[Form]) -> None:
+        """Run a microbatch of each shape that is new, before any message of the step is on its way."""
+        was, self.meter.active = self.meter.active, False
+        for i in rehearsed(self.schedule, forms, self.rehearsed):
+            part = part_of(self.work.program, i)
+            channels = Channels(self.group.over_the_host(), [instruction for _, instruction in part], stamped=False)
+            channels.start_step(forms)
+            with unnoticed((stage.module for stage in self.stages.values()), self.group.device):
+                timer = self._timer()
+                self._interpret(part, channels, timer, None)
+                timer.settle()
+            channels.end_step()
+            self.channels.learn(channels)
+        if not self.rehearsed and self.gpu is not None:
+            self.gpu.reset_peak()
+        self.rehearsed |= set(forms)
+        self.meter.active = was
+
+    def _interpret(
+        self, program: Iterable[tuple[int, Instruction]], channels: Channels, timer: Timer, pace: Costs | None
+    ) -> None:
+        """Run instructions, each with its number: what the board shows."""
+        self.ready: dict[
+            Action, tuple[Tensor, float | None]
+        ] = {}  # results that wait for the operation that needs them
+        self.losses: list[tuple[int, Tensor]] = []
+        waits_at: int | None = None
+        try:
+            for at, instruction in program:
+                if isinstance(instruction, Recv):
+                    self.board.put(self.step, at)
+                    self.ready[instruction.action] = channels.take(instruction.source)
+                    waits_at = at  # on NCCL the GPU waits for it, not the host
+                elif isinstance(instruction, Send):
+                    if channels.group.through_host:
+                        timer.settle()  # the copy to the host waits for what it copies: that is computing, not sending
+                    self.board.put(self.step, at)
+                    tensor, stamp = self.ready.pop(instruction.action)
+                    channels.send(instruction.action, tensor, instruction.to, stamp)
+                else:
+                    self._operation(at, waits_at, instruction, channels, timer, pace)
+                    waits_at = None
+        except Exception as error:
+            self._blame(error, timer.unsettled())
+            raise
+
+    def _operation(
+        self, at: int, waits_at: int | None, entry: Entry, channels: Channels, timer: Timer, pace: Costs | None
+    ) -> None:
+        self.board.put(self.step, at)
+        self.current = entry
+        if pace is None:
+            channels.tidy()
+        else:
+            self._await_transfer(entry, pace)
+        timer.start(at, waits_at)
+        self.board.put(self.step, at)  # meanwhile it showed what the GPU is at
+        if pace is None:
+            self._mathematics(entry, timer)
+            end = timer.end()
+        else:
+            end = self._paced(entry, pace, channels, timer)
+        for action in entry.actions:
+            if action in self.ready:
+                self.ready[action] = (self.ready[action][0], end)
+        self.current = None
+
+    def _mathematics(self, entry: Entry, timer: Timer) -> None:
+        with self.work.settings.on(self.group.device):
+            for action in entry.actions:
+                self.compute(action)
+        timer.computed()
+
+    def _blame(self, error: Exception, oldest: int | None) -> None:
+        """A GPU tells of a fault late, whatever the host is at by then: the oldest operation that is not known to be over
+        is the likely cause."""
+        if oldest is None or not _is_of_gpu(error):
+            return
+        self.board.put(self.step, oldest)
+        error.remark = (  # type: ignore[attr-defined]
+            "a GPU tells of a fault late: this is the oldest operation that was not over yet, and the next one may be the "
+            "cause as well. CUDA_LAUNCH_BLOCKING=1 tells for sure"
+        )
 
     def _read_batch(self) -> None:
         """Cut this step's batch on the ranks at the ends of a chain, and agree on its size."""
@@ -147,36 +228,22 @@ class Rank:
             samples = agreed
         self.sizes = microbatch_sizes(samples, m)
 
-    def _timed(self, entry: Entry, timer: Timer) -> float:
-        """Compute an entry; under a pace, then sleep until its nominal time is up, as if the device were that fast."""
+    def _paced(self, entry: Entry, pace: Costs, channels: Channels, timer: Timer) -> float:
+        """Compute an entry, then sleep until its nominal time is up, as if the device were that fast.
 
-        def mathematics() -> None:
-            for action in entry.actions:
-                self.compute(action)
-            timer.computed()
-
-        if self.work.pace is None:
-            self.channels.tidy()
-            timer.start()
-            mathematics()
-            return timer.end()
-        return self._paced(entry, self.work.pace.duration(entry), mathematics, timer)
-
-    def _paced(self, entry: Entry, nominal: float, mathematics: Callable[[], None], timer: Timer) -> float:
-        """Ranks that share cores finish at the same moments. What can wait (the mathematics where they are short, posting
+        Ranks that share cores finish at the same moments. What can wait (the mathematics where they are short, posting
         receives) waits until their messages have passed, or each rank would hold the others up."""
-        timer.start()
+        nominal = pace.duration(entry)
         begin, kind = timer.now(), (entry.actions[0].stage, entry.actions[0].kind)
         if self.took.get(kind, nominal) < nominal / 2:
             sleep_until(begin + nominal / 10, self.clock)
         computing = self.clock()
-        in_background(mathematics)
-        if self.group.device.type == "cuda":
-            torch.cuda.synchronize(self.group.device)
-            timer.computed()
+        in_background(lambda: self._mathematics(entry, timer), self.gpu)
+        if self.gpu is not None:
+            timer.computed()  # now it is
         self.took[kind] = self.clock() - computing
         sleep_until(begin + nominal / 2, self.clock)
-        self.channels.tidy()
+        channels.tidy()
         sleep_until(begin + nominal, self.clock)
         return timer.end()
 
@@ -218,10 +285,9 @@ class Rank:
     def _input(self, action: Action) -> Tensor:
         return self.ready.pop(self._needed(action)[0])[0]
 
-    def _await_transfer(self, entry: Entry) -> None:
+    def _await_transfer(self, entry: Entry, pace: Costs) -> None:
         """Under a pace with a transfer time, a tensor counts as arrived only so long after it was computed."""
-        pace = self.work.pace
-        if pace is None or not pace.transfer:
+        if not pace.transfer:
             return
         for needed in (n for action in entry.actions for n in self._needed(action)):
             stamp = self.ready[needed][1]
@@ -266,19 +332,11 @@ class Rank:
                 tensors[name] = tensor.detach().cpu()
                 if self.work.gradients and tensor.grad is not None:
                     gradients[name] = tensor.grad.cpu()
-        cuda = self.group.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated(self.group.device) if cuda else None
-        device = torch.cuda.get_device_name(self.group.device) if cuda else "CPU"
+        peak, device = (None, "CPU") if self.gpu is None else (self.gpu.peak_bytes(), self.gpu.name())
         return RankResult(
-            tensors,
-            gradients,
-            self.meter.peak,
-            peak,
-            device,
-            self.group.backend,
-            self._parameter_bytes(),
-            self._unsplit(),
-        )
+            tensors, gradients, self.meter.peak, peak, device, self.group.backend, self._parameter_bytes(), self._unsplit(),
+            machine_id(), available_cores(),
+        )  # fmt: skip
 
     def _parameter_bytes(self) -> int:
         weights = [w for stage in self.stages.values() for w in stage.module.parameters()]
@@ -299,3 +357,7 @@ def _one_each(modules: dict[int, nn.Module]) -> dict[int, nn.Module]:
         own[s] = copy.deepcopy(module) if id(module) in seen else module
         seen.add(id(module))
     return own
+
+
+def _is_of_gpu(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and "CUDA error" in str(error)

@@ -31,6 +31,7 @@ class Failure:
     chain: tuple[Link, ...]
     lost_peer: bool = False
     remark: str | None = None
+    text: str | None = None  # the traceback, where it was written where the source is
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -63,7 +64,7 @@ def _frames(error: BaseException) -> tuple[tuple[str, int, str], ...]:
 
 def failure_text(failure: Failure) -> str:
     """The traceback as Python prints it. Source of notebook cells is found here, in the kernel, not in the rank."""
-    return "".join(_link_text(link) for link in failure.chain)
+    return "".join(_link_text(link) for link in failure.chain) if failure.text is None else failure.text
 
 
 def _link_text(link: Link) -> str:

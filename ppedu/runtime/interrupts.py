@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+GRACE = 2.0  # seconds after SIGTERM in which the reason for it may be heard
 PATIENCE = 1.0  # seconds after which a second Ctrl-C no longer waits for a good moment
 
 
@@ -80,3 +82,62 @@ def born_deaf() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Ended(BaseException):
+    """SIGTERM came, and nothing explained it in time. The signal itself is raised again once all is tidied up."""
+
+
+class Terminations:
+    """SIGTERM, while it is held back. `previous` is what it would have met."""
+
+    def __init__(self, previous: Any = signal.SIG_DFL) -> None:
+        self.previous = previous
+        self.came: float | None = None
+        self.failed: float | None = None  # when an error explained it all
+
+    def handle(self, number: int, frame: Any) -> None:
+        now = time.perf_counter()
+        if self.failed is None:
+            self.came = self.came or now
+        elif now - self.failed < GRACE:  # this process is ending by itself, and says why
+            again = threading.Timer(GRACE, os.kill, (os.getpid(), signal.SIGTERM))
+            again.daemon = True
+            again.start()
+        else:
+            self.let_through()
+
+    def look(self) -> None:
+        """Raise Ended if it came, and nothing has explained it since."""
+        if self.came is not None and time.perf_counter() - self.came > GRACE:
+            raise Ended
+
+    def let_through(self) -> None:
+        signal.signal(signal.SIGTERM, self.previous)
+        signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
+def terminations_held() -> Iterator[Terminations]:
+    """Hold SIGTERM back, so that the reason can be heard first, and told: who starts many processes ends all of them when
+    one has failed. If nothing explains it, it does at the end what it does otherwise."""
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or previous is None:
+        yield Terminations()
+        return
+    held = Terminations(previous)
+    signal.signal(signal.SIGTERM, held.handle)
+    try:
+        yield held
+    except Ended:
+        held.let_through()
+        raise
+    except Exception:
+        held.failed = time.perf_counter()  # the handler stays: torchrun sends SIGTERM as soon as one rank has ended
+        raise
+    except BaseException:
+        signal.signal(signal.SIGTERM, previous)
+        raise
+    if held.came is not None:
+        held.let_through()
+    signal.signal(signal.SIGTERM, previous)

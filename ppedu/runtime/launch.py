@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, resource_tracker, spawn
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -24,7 +26,8 @@ from ppedu.runtime.by_value import dumps
 from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.interrupts import Held, born_deaf, interrupts_held
 from ppedu.runtime.malloc import roomy_malloc
-from ppedu.runtime.watch import TICK, Place, Watch
+from ppedu.runtime.watch import TICK, Place, Watch, how_it_ended
+from ppedu.runtime.watch import Ranks as Watched
 
 __all__ = ["Mouth", "Place", "RankFunction", "Ranks", "run_ranks"]
 
@@ -59,9 +62,7 @@ def run_ranks(
         ranks = Ranks(cells)
         try:
             ranks.start(function, arguments, held, let_in)
-            return Watch(
-                ranks.processes, ranks.ears, partial(where, ranks.cells), on_message, timeout, let_in
-            ).results()
+            return Watch(ranks.watched(), partial(where, ranks.cells), on_message, timeout, let_in).results()
         finally:
             with held.firmly():
                 ranks.end()
@@ -96,7 +97,15 @@ class Ranks:
             self.processes.append(process)
             let_in()
 
+    def watched(self) -> Watched:
+        return Watched(self.ears, self._ended, {process.sentinel: rank for rank, process in enumerate(self.processes)})
+
+    def _ended(self, rank: int) -> str:
+        self.processes[rank].join(1)
+        return how_it_ended(self.processes[rank].exitcode)
+
     def end(self) -> None:
+        leftovers = [file for process in self.processes for file in shared_by_nccl(process.pid)]
         for process in self.processes:
             if process.exitcode is None:
                 process.kill()
@@ -107,6 +116,19 @@ class Ranks:
                 process.close()
         for ear in self.ears:
             ear.close()
+        for file in leftovers:
+            file.unlink(missing_ok=True)
+
+
+def shared_by_nccl(process: int | None, proc: Path = Path("/proc")) -> list[Path]:
+    """The files in shared memory over which NCCL in this process talks to others on its machine. Who is killed leaves them."""
+    if not any(Path("/dev/shm").glob("nccl-*")):  # as on every machine but those with GPUs
+        return []
+    try:
+        maps = (proc / str(process) / "maps").read_text()
+    except OSError:  # it is over
+        return []
+    return [Path(name) for name in sorted(set(re.findall(r"/dev/shm/nccl-\w+", maps)))]
 
 
 def _start(process: Any) -> None:

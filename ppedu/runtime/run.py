@@ -32,9 +32,11 @@ class Run:
         (each storage once, weights left out), measured in the first step.
     peak_device_bytes: per rank, the most that the GPU's allocator held; None on CPUs.
     gradients: of the last step, by the names of the model's weights; None unless asked for.
-    device, backend, cores: where it ran. pace: the nominal durations, or None where operations took what they took.
+    device, backend, cores: where it ran; cores of all hosts together. host_cores: those of each host. pace: the nominal durations, or None where operations took what they took.
     overruns: operations that took longer than their pace.
     stopped: why the run ended early (a loss that is not finite), or None.
+    sum_seconds: per rank, how long it took after the last step to add up the gradients of stages that have copies; empty
+        where there are none. It comes after the last backward, and is in no timeline.
     parameter_bytes: per rank, the bytes of the weights that it holds: with two chains twice the model in all.
     unsplit: the names of weights (matrices and larger) whose gradients came in I, because their layers have no split of
         their own. Biases and norms' scales always come in I, where they cost next to nothing.
@@ -54,6 +56,8 @@ class Run:
     gradients: dict[str, Any] | None = field(default=None)
     parameter_bytes: tuple[int, ...] = ()
     unsplit: tuple[str, ...] = ()
+    host_cores: tuple[int, ...] = ()
+    sum_seconds: tuple[float, ...] = ()
 
     @property
     def timeline(self) -> Timeline:
@@ -63,7 +67,7 @@ class Run:
     @property
     def where(self) -> str:
         """'measured: 4 CPU processes on 2 cores, paced F=0.02 s B=0.02 s': what captions say."""
-        return _where(self.schedule.num_ranks, self.device, self.backend, self.cores, self.pace)
+        return _where(self.schedule.num_ranks, self.device, self.backend, self.host_cores or (self.cores,), self.pace)
 
     def __repr__(self) -> str:
         losses = ", ".join(f"{x:.4g}" for x in self.losses[:3]) + (
@@ -78,11 +82,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _where(ranks: int, device: str, backend: str, cores: int, pace: Costs | None) -> str:
+def _where(ranks: int, device: str, backend: str, cores: Sequence[int], pace: Costs | None) -> str:
+    hosts = f"{len(cores)} hosts" if len(cores) > 1 else ""
     if device == "CPU":
-        place = f"{ranks} CPU process{'es' if ranks > 1 else ''} on {cores} core{'s' if cores > 1 else ''}"
+        each = f"{cores[0]} core{'s' if cores[0] > 1 else ''}"
+        if hosts:
+            each = f"{hosts} with {each if len(set(cores)) == 1 else ' + '.join(map(str, cores)) + ' cores'}"
+            each += " each" if len(set(cores)) == 1 else ""
+        place = f"{ranks} CPU process{'es' if ranks > 1 else ''} on {each}"
     else:
-        place = f"{ranks} rank{'s' if ranks > 1 else ''} on {device} over {backend}"
+        place = f"{ranks} rank{'s' if ranks > 1 else ''} on {device}{f' in {hosts}' if hosts else ''} over {backend}"
     return f"measured: {place}" + ("" if pace is None else f", paced {pace}")
 
 

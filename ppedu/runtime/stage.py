@@ -100,7 +100,7 @@ class Stage:
     def _forward(
         self, microbatch: int, inputs: Tensor, target: Any, share: float, train: bool, split: bool
     ) -> tuple[Tensor, Tensor | None]:
-        gate, caught = torch.empty(0, requires_grad=True), list[Tensor]()
+        gate, caught = torch.empty(0, requires_grad=True, device="cpu"), list[Tensor]()
         like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
         router = None
         if train and split and self.splittable:

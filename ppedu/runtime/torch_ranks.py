@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
@@ -16,7 +14,8 @@ from torch import Tensor, nn
 
 from ppedu.runtime import world
 from ppedu.runtime.batches import batch_of, check_batch
-from ppedu.runtime.board import CONNECTING, PLACES, RETURNING, STARTING, STEPPING, WAITING, Board
+from ppedu.runtime.board import PLACES, RETURNING, STARTING, STEPPING, WAITING, Board
+from ppedu.runtime.channels import machine_id
 from ppedu.runtime.launch import Mouth, Place, run_ranks
 from ppedu.runtime.run import available_cores
 from ppedu.runtime.torch_runtime import LEARNING_SHAPES, LOGGER, Runtime, Track, runtime_of
@@ -50,7 +49,7 @@ def launched(works: Sequence[Work], hear: Any, timeout: float, stop: Event | Non
         return _place(schedule, rank, *Board.read(cells, rank))
 
     with world.Rendezvous(len(works)) as meeting:
-        starts = [world.Start(work, set(), "cpu", meeting.path, len(works)) for work in works]
+        starts = world.starts_of(works, set(), (), "cpu", meeting.path, timeout)
         results: list[RankResult] = run_ranks(
             _train_started, starts, Board.blank(len(works)), where=where, on_message=hear, timeout=timeout, stop=stop
         )
@@ -74,20 +73,12 @@ def _place(schedule: Schedule, rank: int, step: int, at: int, since: float) -> P
 
 def _train_started(mouth: Mouth, cells: Any, start: world.Start) -> RankResult:
     """The work of a rank in a fresh process."""
-    work = start.work
-    board = Board(cells, work.rank)
-    torch.set_num_threads(work.threads)
-    torch.set_default_dtype(work.dtype)
+    board = Board(cells, start.rank)
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    os.environ.setdefault("USE_LIBUV", "0")
-    store = dist.FileStore(start.rendezvous, start.size)  # type: ignore[attr-defined]
-    board.put(-1, CONNECTING)
-    with world._lost_peer_marked(lambda: True):
-        dist.init_process_group("gloo", store=store, rank=work.rank, world_size=start.size, timeout=world.FOREVER)
+    work, _, _ = world.enter(start, board)
     board.put(-1, STARTING)
     track = Track(work.schedule.orders[work.rank], work.pace, board)
-    with world._lost_peer_marked(lambda: not track.busy):
+    with world.lost_peer_marked(lambda: not track.busy):
         return _train(work, track, board, lambda report: mouth.say("step", report))
 
 
@@ -102,7 +93,7 @@ def _train(work: Work, track: Track, board: Board, report: Callable[[StepReport]
             module.zero_grad(set_to_none=True)
         done = _step(work, runtime, step)
         done.moments = track.moments
-        stop = torch.tensor([float(done.not_finite is not None)])
+        stop = torch.tensor([float(done.not_finite is not None)], device="cpu")
         dist.broadcast(stop, src=work.schedule.rank_of_stage[-1])
         if optimizer and not stop.item():
             board.put(step, STEPPING)
@@ -141,5 +132,5 @@ def _result(work: Work) -> RankResult:
     size = sum(w.nbytes for module in work.modules.values() for w in module.parameters())
     return RankResult(
         tensors=tensors, gradients=gradients, peak_activation_bytes=0, peak_device_bytes=None, device="CPU", backend="gloo",
-        parameter_bytes=size, unsplit=(),
+        parameter_bytes=size, unsplit=(), machine=machine_id(), cores=available_cores(),
     )  # fmt: skip

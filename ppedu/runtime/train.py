@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ppedu.runtime import board, world
+from ppedu.runtime import board, joined, world
 from ppedu.runtime.batches import Data, batch_of, check_batch
 from ppedu.runtime.by_value import dumps
 from ppedu.runtime.channels import pairs_of
-from ppedu.runtime.copies import copy_pairs
-from ppedu.runtime.errors import RunError
+from ppedu.runtime.copies import copy_sets
+from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.fit import check_fit
 from ppedu.runtime.interrupts import interrupts_held
 from ppedu.runtime.launch import Place, run_ranks
@@ -76,7 +76,10 @@ def train(
     progress: a bar over the steps, or a function that is called with (steps done, steps, loss) after each.
     stop: an event (threading.Event); once another thread sets it, the run ends in RunStopped within a moment.
 
-    Under torchrun every rank calls this, joins the world that is there, and returns its Run with the whole timeline.
+    On a GPU each new shape of a microbatch is first run once, unmeasured: model and loss are called once more for it.
+
+    Under torchrun every rank calls this, joins the world that is there, and returns its Run with the whole timeline. `stop`
+    may be set on any rank, progress is told on rank 0, and a RunError is raised on every rank that is left.
     A loss that is not finite ends the run: what it measured so far is returned, `Run.stopped` says where, and the
     weights are those before that step. Raises ValueError, TypeError or ScheduleError for what cannot run, before
     anything starts, and RunError for the rank that failed, died or hung.
@@ -102,8 +105,8 @@ def train(
     stages = stages_of(model, n)
     names = stage_parameter_names(model, stages)
     _check_data(data, schedule, stages)
-    joined = world.found(schedule.num_ranks)
-    threads = 1 if pace else max(1, available_cores() // (world.ranks_here() if joined else schedule.num_ranks))
+    is_joined = world.found(schedule.num_ranks)
+    threads = 1 if pace else max(1, available_cores() // (world.ranks_here() if is_joined else schedule.num_ranks))
     works = []
     ends = {r for s, r in enumerate(schedule.rank_of_stage) if s % n in (0, n - 1)}
     for rank, program in enumerate(programs):
@@ -114,16 +117,13 @@ def train(
                 data if rank in ends else None, steps, pace, gradients, threads, seed,
             )
         )  # fmt: skip
-    pairs = pairs_of(programs) | copy_pairs(schedule)
-    if not joined:
+    if not is_joined:
         _check_sendable(works)
-    told = progress if not joined or world.rank() == 0 else False  # one bar, not one a rank
+    told = progress if not is_joined or world.rank() == 0 else False  # one bar, not one a rank
     # The ranks of a launched run are watched from here, and Ctrl-C comes in only where nothing is left half done.
-    with nullcontext() if joined else interrupts_held(), _Collector(schedule, pace, steps, told) as collector:
-        if joined:
-            results = world.train_joined(works[world.rank()], pairs, device, collector.hear)
-        else:
-            results = _train_launched(works, pairs, device, collector.hear, timeout, stop)
+    with nullcontext() if is_joined else interrupts_held(), _Collector(schedule, pace, steps, told) as collector:
+        run = _train_joined if is_joined else _train_launched
+        results = run(works, pairs_of(programs), device, collector, timeout, stop)
         _put_back(stages, names, results)
     return collector.run(results, gradients)
 
@@ -181,27 +181,55 @@ def _train_launched(
     works: Sequence[Work],
     pairs: set[tuple[int, int]],
     device: str,
-    hear: Callable[[int, str, Any], None],
+    collector: _Collector,
     timeout: float,
     stop: Event | None,
 ) -> list[RankResult]:
-    schedule, programs = works[0].schedule, [work.program for work in works]
-
-    def where(cells: Sequence[float], rank: int) -> Place:
-        return place_of(schedule, programs[rank], *board.Board.read(cells, rank))
-
     with world.Rendezvous(len(works)) as rendezvous:
-        arguments = [world.Start(work, pairs, device, rendezvous.path, len(works)) for work in works]
         results: list[RankResult] = run_ranks(
             world.train_started,
-            arguments,
+            world.starts_of(works, pairs, copy_sets(works[0].schedule), device, rendezvous.path, timeout),
             board.Board.blank(len(works)),
-            where=where,
-            on_message=hear,
+            where=_where_of(works),
+            on_message=collector.hear,
             timeout=timeout,
             stop=stop,
         )
     return results
+
+
+def _train_joined(
+    works: Sequence[Work],
+    pairs: set[tuple[int, int]],
+    device: str,
+    collector: _Collector,
+    timeout: float,
+    stop: Event | None,
+) -> list[RankResult]:
+    def let_in() -> None:
+        if stop is not None and stop.is_set():
+            raise RunStopped("the run was stopped")
+
+    mine = works[world.rank()]
+    everyone = joined.train_joined(
+        joined.Join(
+            mine, pairs, copy_sets(mine.schedule), device, _where_of(works), collector.hear, timeout, let_in
+        )
+    )  # fmt: skip
+    collector.reports = {}
+    for number, (reports, _) in enumerate(everyone):
+        for report in reports:
+            collector.reports.setdefault(report.step, {})[number] = report
+    return [result for _, result in everyone]
+
+
+def _where_of(works: Sequence[Work]) -> Callable[[Sequence[float], int], Place]:
+    """What a rank is doing, by what stands on its board."""
+
+    def where(cells: Sequence[float], rank: int) -> Place:
+        return place_of(works[rank].schedule, works[rank].program, *board.Board.read(cells, rank))
+
+    return where
 
 
 def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, since: float) -> Place:
@@ -285,7 +313,8 @@ class _Collector:
         first, schedule = results[0], self.schedule
         pace = None if self.pace is None else replace(self.pace, unit="s")
         devices = sorted({r.device for r in results})
-        where = _where(schedule.num_ranks, ", ".join(devices), first.backend, available_cores(), pace)
+        cores = list({r.machine: r.cores for r in results}.values())
+        where = _where(schedule.num_ranks, ", ".join(devices), first.backend, cores, pace)
         losses, timelines, stopped = [], [], None
         overruns: list[Overrun] = []
         for number in sorted(self.reports):
@@ -306,9 +335,15 @@ class _Collector:
         peaks = tuple(r.peak_device_bytes for r in results if r.peak_device_bytes is not None)
         return Run(
             schedule, tuple(losses), tuple(timelines), tuple(r.peak_activation_bytes for r in results), peaks or None,
-            ", ".join(devices), first.backend, available_cores(), pace, tuple(overruns), stopped, merged,
-            tuple(r.parameter_bytes for r in results), unsplit,
+            ", ".join(devices), first.backend, sum(cores), pace, tuple(overruns), stopped, merged,
+            tuple(r.parameter_bytes for r in results), unsplit, tuple(cores),
+            self._sum_seconds(),
         )  # fmt: skip
+
+    def _sum_seconds(self) -> tuple[float, ...]:
+        last = self.reports[max(self.reports)]
+        spans = [span for rank in range(self.schedule.num_ranks) if (span := last[rank].summed) is not None]
+        return tuple(end - start for start, end in spans)
 
 
 def _loss(step: dict[int, StepReport]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,49 @@ from ppedu.runtime.stage import LossFn
 from ppedu.schedule import Costs, Schedule
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+def _cudnn_may_use_tf32() -> bool | None:
+    try:
+        return torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # set for each kind of operation alone, which has no short name here
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """torch's switches as the caller has set them, so that ranks compute what one process would.
+
+    own_device: the caller's default device is a GPU, and so each rank's is its own.
+    """
+
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    own_device: bool = field(default_factory=lambda: torch.get_default_device().type != "cpu")
+    matmul_precision: str = field(default_factory=torch.get_float32_matmul_precision)
+    cudnn_tf32: bool | None = field(default_factory=_cudnn_may_use_tf32)
+    cudnn_benchmark: bool = field(default_factory=lambda: torch.backends.cudnn.benchmark)
+    cudnn_deterministic: bool = field(default_factory=lambda: torch.backends.cudnn.deterministic)
+    deterministic: int = field(default_factory=torch.get_deterministic_debug_mode)
+
+    def apply(self) -> None:
+        """In a fresh process: set them to the same."""
+        torch.set_default_dtype(self.dtype)
+        if torch.get_float32_matmul_precision() != self.matmul_precision:
+            torch.set_float32_matmul_precision(self.matmul_precision)
+        if self.cudnn_tf32 is not None:
+            torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        torch.backends.cudnn.deterministic = self.cudnn_deterministic
+        torch.set_deterministic_debug_mode(self.deterministic)
+
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        """Where the caller's code runs on a rank: tensors without a device are made on the rank's."""
+        if not self.own_device:
+            yield
+            return
+        with device:
+            yield
 
 
 @dataclass(slots=True)
@@ -35,7 +79,7 @@ class Work:
     gradients: bool
     threads: int
     seed: int
-    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)  # torch.set_default_dtype of the caller
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(slots=True)
@@ -46,6 +90,7 @@ class StepReport:
     moments: list[Moment]
     loss: float | None = None
     not_finite: tuple[int, float] | None = None  # (microbatch, loss)
+    summed: tuple[float, float] | None = None  # when the gradients of copies were added up
 
 
 @dataclass(slots=True)
@@ -60,6 +105,8 @@ class RankResult:
     backend: str
     parameter_bytes: int
     unsplit: tuple[str, ...]  # names of weights whose gradients came in I
+    machine: tuple[str, str]  # the host's name, and what tells two hosts of one name apart
+    cores: int  # that this rank may use
 
 
 class Reporter(Protocol):

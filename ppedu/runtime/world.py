@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import copy
-import functools
+import contextlib
 import itertools
 import os
+import pickle
 import shutil
-import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,14 +25,28 @@ import torch
 import torch.distributed as dist
 
 from ppedu.runtime import channels
+from ppedu.runtime.accelerator import many_connections
 from ppedu.runtime.board import CONNECTING, STARTING, Board
 from ppedu.runtime.born import Mouth
-from ppedu.runtime.channels import Group, connect
+from ppedu.runtime.by_value import dumps
+from ppedu.runtime.channels import Group, connect, machine_id
+from ppedu.runtime.clocks import Moment
+from ppedu.runtime.errors import RunError
 from ppedu.runtime.execute import Rank
+from ppedu.runtime.watch import TICK
 from ppedu.runtime.work import RankResult, StepReport, Work
+from ppedu.schedule import Schedule
 
 _TRANSPORT = (channels.__file__, str(Path(dist.__file__).parent))  # an error that starts there is the transport's
 FOREVER = timedelta(days=7)  # who hangs is found by the process that watches, not by a time-out of the transport
+
+
+def patience(schedule: Schedule, timeout: float) -> timedelta:
+    """How long the transport waits for a message. A rank may rightly wait while all operations of a step run, each for as
+    long as `timeout` allows. Who watches finds a hang long before, and whose it is; this is for when nobody watches any more.
+    """
+    operations = sum(len(order) for order in schedule.orders)
+    return min(FOREVER, timedelta(seconds=timeout * (operations + 10)))
 
 
 class Rendezvous:
@@ -50,13 +65,28 @@ class Rendezvous:
 
 @dataclass(slots=True)
 class Start:
-    """What a fresh rank gets."""
+    """What a fresh rank gets. work: a Work, pickled, so that its tensors find the rank's device when they are read."""
 
-    work: Work
+    rank: int
+    work: bytes
     pairs: set[tuple[int, int]]
+    copies: Sequence[tuple[int, ...]]
     device: str
     rendezvous: str
     size: int
+    limit: timedelta
+
+
+def starts_of(
+    works: Sequence[Work],
+    pairs: set[tuple[int, int]],
+    copies: Sequence[tuple[int, ...]],
+    device: str,
+    path: str,
+    timeout: float,
+) -> list[Start]:
+    limit = patience(works[0].schedule, timeout)
+    return [Start(work.rank, dumps(work), pairs, copies, device, path, len(works), limit) for work in works]
 
 
 class _Reports:
@@ -67,29 +97,37 @@ class _Reports:
         self.say("step", report)
 
 
-def train_started(mouth: Mouth, cells: Any, start: Start) -> RankResult:
-    """The work of a rank in a fresh process."""
-    work = start.work
-    board = Board(cells, work.rank)
+def enter(start: Start, board: Board) -> tuple[Work, torch.device, Any]:
+    """What every fresh rank begins with: its work, its device, and a world of its own with the others, whose store it is."""
+    device = pick_device(start.device, start.rank)
+    work: Work = pickle.loads(start.work)
     torch.set_num_threads(work.threads)
-    torch.set_default_dtype(work.dtype)
-    device = pick_device(start.device, work.rank)
+    work.settings.apply()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     os.environ.setdefault("USE_LIBUV", "0")
     store = dist.FileStore(start.rendezvous, start.size)  # type: ignore[attr-defined]
     board.put(-1, CONNECTING)
-    with _lost_peer_marked(lambda: True):
-        dist.init_process_group("gloo", store=store, rank=work.rank, world_size=start.size, timeout=FOREVER)
+    with lost_peer_marked(lambda: True):
+        dist.init_process_group("gloo", store=store, rank=work.rank, world_size=start.size, timeout=start.limit)
+    return work, device, store
+
+
+def train_started(mouth: Mouth, cells: Any, start: Start) -> RankResult:
+    """The work of a rank in a fresh process."""
+    board = Board(cells, start.rank)
+    work, device, store = enter(start, board)
+    with lost_peer_marked(lambda: True):
         control = dist.distributed_c10d._get_default_group()
-        group = connect(work.rank, start.size, device, control, start.pairs)
+        told = store if torch.cuda.is_available() else None  # all ranks are on this machine
+        group = connect(work.rank, start.size, device, control, start.pairs, start.copies, told, start.limit)
     board.put(-1, STARTING)
     rank = Rank(work, group, _Reports(mouth.say), board, time.perf_counter)
-    with _lost_peer_marked(lambda: rank.current is None):
+    with lost_peer_marked(lambda: rank.current is None):
         return rank.run()
 
 
 @contextmanager
-def _lost_peer_marked(while_talking: Callable[[], bool]) -> Any:
+def lost_peer_marked(while_talking: Callable[[], bool]) -> Any:
     """Mark an error that the transport raised: it is the echo of another rank's end, never the cause."""
     try:
         yield
@@ -100,23 +138,47 @@ def _lost_peer_marked(while_talking: Callable[[], bool]) -> Any:
         raise
 
 
-def pick_device(device: str, rank: int) -> torch.device:
-    """The device of a rank: its GPU, shared round robin where there are fewer than ranks, or the CPU."""
+def pick_device(device: str, rank: int, set_it: bool = True) -> torch.device:
+    """The device of a rank: its GPU, shared round robin where there are fewer than ranks, or the CPU.
+
+    set_it: make it the calling thread's. A GPU that this build of torch has no code for counts as none, if device="auto".
+    """
     if device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
+    many_connections()
     chosen = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(chosen)
+    try:
+        torch.ones(1, device=chosen).add(1).item()
+    except RuntimeError as error:
+        what = f"{torch.cuda.get_device_name(chosen)} does not compute under torch {torch.__version__} ({error})"
+        if device == "cuda":
+            raise RuntimeError(f"{what}. Take device='cpu', or a torch that is built for this GPU") from error
+        warnings.warn(f"{what}. This rank computes on the CPU", stacklevel=2)
+        return torch.device("cpu")
+    if set_it:
+        torch.cuda.set_device(chosen)
     return chosen
 
 
-def found(ranks: int) -> bool:
-    """Whether a world is there to join (torchrun's, or one that the caller set up). Raises ValueError where its size
-    is not the schedule's."""
+WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def size_found() -> int:
+    """The size of the world that is there (torchrun's, or one that the caller set up); 1 where there is none.
+
+    A world of one process is none: notebooks on some clusters are started with such variables.
+    """
     if dist.is_available() and dist.is_initialized():
-        size = dist.get_world_size()
-    elif {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        size = int(os.environ["WORLD_SIZE"])
-    else:
+        return dist.get_world_size()
+    if all(os.environ.get(name) for name in WORLD_VARIABLES):
+        return int(os.environ["WORLD_SIZE"])
+    return 1
+
+
+def found(ranks: int) -> bool:
+    """Whether a world is there to join. Raises ValueError where its size is not the schedule's."""
+    size = size_found()
+    if size == 1:
         return False
     if size != ranks:
         raise ValueError(
@@ -134,83 +196,95 @@ def ranks_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
 
 
-def train_joined(
-    work: Work, pairs: set[tuple[int, int]], device: str, hear: Callable[[int, str, Any], None]
-) -> list[RankResult]:
-    """The work of a rank in a world that is there; returns the results of all ranks, on every rank.
-
-    The caller's own layers, random numbers, threads and groups stay as they are: the rank works on copies.
-    """
-    here = pick_device(device, int(os.environ.get("LOCAL_RANK", work.rank)))
-    work = replace(work, modules=copy.deepcopy(work.modules))
-    reports: list[tuple[str, Any]] = []
-    with _control_group() as control, _as_it_was(work.threads, here):
-        group = connect(work.rank, dist.get_world_size(), here, control, pairs)
-        try:
-            offset = clock_offset(group)
-            board = Board(Board.blank(group.size), work.rank)
-            local = Rank(
-                work, group, _Reports(lambda *r: reports.append(r)), board, lambda: time.perf_counter() + offset
-            )
-            result = local.run()
-            everyone: list[Any] = [None] * group.size
-            dist.all_gather_object(everyone, (reports, result), group=control)
-        finally:
-            for via in group.data.values():
-                if via is not control:
-                    dist.destroy_process_group(via)
-    for number, (said, _) in enumerate(everyone):
-        for kind, content in said:
-            hear(number, kind, content)
-    return [result for _, result in everyone]
-
-
-@contextmanager
-def _control_group() -> Iterator[dist.ProcessGroup]:
-    """A gloo group of all ranks: within the caller's world, or, where only torchrun's variables are there, as a world."""
-    if dist.is_initialized():
-        control = dist.new_group(backend="gloo", timeout=FOREVER)
-    else:
-        # A world that is gone has left its addresses in torchrun's store: each one gets keys of its own.
-        store, rank, size = _store()
-        keys = dist.PrefixStore(f"ppedu {next(_worlds)}", store)  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=keys, rank=rank, world_size=size, timeout=FOREVER)
-        control = dist.distributed_c10d._get_default_group()
-    try:
-        yield control
-    finally:
-        dist.destroy_process_group(control)
-
-
 _worlds = itertools.count()
 
 
-@functools.cache
-def _store() -> tuple[Any, int, int]:
+@dataclass(frozen=True, slots=True)
+class World:
+    """A world that is there, as one run joins it. keys: its store, under a name of the run's own."""
+
+    rank: int
+    size: int
+    keys: Any
+    callers: bool  # the caller has set it up, and goes on to use it
+
+    @classmethod
+    def join(cls, timeout: float, let_in: Callable[[], None]) -> World:
+        """Raises RunError where the store cannot be reached within `timeout` seconds."""
+        name = f"ppedu {next(_worlds)}"  # a world that is gone has left its addresses in the store
+        if dist.is_initialized():
+            store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+        else:
+            store, rank, size = _interruptible(lambda: _store(timeout), let_in)
+        return cls(rank, size, dist.PrefixStore(name, store), dist.is_initialized())  # type: ignore[attr-defined]
+
+    def control_group(self, limit: timedelta) -> dist.ProcessGroup:
+        """A gloo group of all ranks."""
+        if self.callers:
+            made: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=limit)
+            return made
+        dist.init_process_group("gloo", store=self.keys, rank=self.rank, world_size=self.size, timeout=limit)
+        return dist.distributed_c10d._get_default_group()
+
+    def leave(self, groups: Sequence[Any]) -> None:
+        for group in groups:
+            dist.destroy_process_group(group)
+
+    def abandon(self, groups: Sequence[Any]) -> None:
+        """Forget groups that are of no use any more, without waiting for what they still have to do."""
+        for group in groups:
+            with contextlib.suppress(Exception):
+                dist.distributed_c10d._abort_process_group(group)
+
+
+def _interruptible(function: Callable[[], Any], let_in: Callable[[], None]) -> Any:
+    """Call what waits inside of torch, where Ctrl-C does not reach it."""
+    found: list[Any] = []
+    failed: list[Exception] = []
+
+    def call() -> None:
+        try:
+            found.append(function())
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=call, name="meeting", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(TICK)
+        let_in()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+_stores: list[tuple[Any, int, int]] = []
+
+
+def _store(timeout: float) -> tuple[Any, int, int]:
     """What the ranks that torchrun started meet at: (store, rank, size). One for the life of the process."""
-    return next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined,no-any-return]
+    if not _stores:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        try:
+            _stores.append(next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout)))))  # type: ignore[attr-defined]
+        except (RuntimeError, ValueError) as error:  # torch's DistNetworkError and the like among them
+            raise RunError(
+                f"rank {os.environ['RANK']} found RANK, WORLD_SIZE={os.environ['WORLD_SIZE']}, MASTER_ADDR and MASTER_PORT in "
+                f"its environment, but no world at {address} within {timeout:g} s ({str(error).splitlines()[0]}). Start the "
+                "script on every rank (torchrun does), with an address that all hosts resolve and reach; or unset WORLD_SIZE "
+                "where there is no such world"
+            ) from error
+    return _stores[0]
 
 
-atexit.register(_store.cache_clear)  # its threads end before Python does
-
-
-@contextmanager
-def _as_it_was(threads: int, device: torch.device) -> Iterator[None]:
-    """Set torch's threads; put them and torch's random numbers back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        torch.set_num_threads(before)
+atexit.register(_stores.clear)  # its threads end before Python does
 
 
 def clock_offset(group: Group, rounds: int = 10) -> float:
     """Seconds to add to this machine's clock to get rank 0's: 0 on the same machine, else from the quickest of a few
     exchanges of timestamps (Cristian, 1989)."""
     machines: list[Any] = [None] * group.size
-    dist.all_gather_object(machines, _machine(), group=group.control)
+    dist.all_gather_object(machines, machine_id(), group=group.control)
     best = (float("inf"), 0.0)
     for other in range(1, group.size):
         if machines[other] == machines[0]:
@@ -228,6 +302,13 @@ def clock_offset(group: Group, rounds: int = 10) -> float:
     return best[1]
 
 
-def _machine() -> Sequence[str]:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return socket.gethostname(), boot.read_text() if boot.exists() else ""
+def on_one_clock(report: StepReport, begin: float, end: float, drift: float) -> StepReport:
+    """A report whose moments follow rank 0's clock all the way: what this clock was off at the end of the run, and was not
+    at its beginning, came in evenly."""
+    if not drift:
+        return report
+
+    def moved(moment: Moment) -> Moment:
+        return Moment(*(t + drift * (t - begin) / (end - begin) for t in (moment.start, moment.computed, moment.end)))
+
+    return replace(report, moments=[moved(moment) for moment in report.moments])

@@ -192,7 +192,7 @@ def _way(
     gradients: dict[str, Tensor],
     weights: dict[str, Tensor],
 ) -> Way:
-    where = _where(len(reports), "CPU", "gloo", available_cores(), None)
+    where = _where(len(reports), "CPU", "gloo", (available_cores(),), None)
     return Way(name, tuple(report.share for report in reports), tuple(losses), gradients, weights, where)
 
 
