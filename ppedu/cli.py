@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -37,6 +42,7 @@ examples:
   ppedu run -p 4 -m 8 --pace 20,40                 a backward takes twice as long as a forward
   ppedu run --schedule interleaved -v 2            two stages on each rank
   ppedu compare --schedules 1f1b,zb_h1,zb_v        any of them in turn
+  torchrun --nproc-per-node 4 -m ppedu run -p 4    in ranks that torchrun starts, on several machines too
 
 p is the number of ranks (processes), m the number of microbatches that a batch is cut into, v the number of stages on each
 rank.
@@ -44,24 +50,86 @@ rank.
 COMPARED = ("gpipe", "1f1b")
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which of the ranks that torchrun started this process is. A process that starts its ranks itself has the first seat.
+
+    rank: of all ranks. local: of those on this host. here: how many there are on this host; None where this starts them.
+    """
+
+    rank: int = 0
+    local: int = 0
+    here: int | None = None
+
+    @staticmethod
+    def found() -> Seat:
+        """As the environment says. A world of one process is none: notebooks on some clusters have such variables."""
+        number = {name: int(text) for name, text in os.environ.items() if name in _RANKS and text.isdecimal()}
+        world = number.get("WORLD_SIZE", 1)
+        if world == 1 or "RANK" not in number or not all(os.environ.get(name) for name in _MASTER):
+            return Seat()
+        return Seat(number["RANK"], number.get("LOCAL_RANK", 0), number.get("LOCAL_WORLD_SIZE", world))
+
+    @property
+    def shows(self) -> bool:
+        """All ranks have the whole result: one of them prints it, and writes the files."""
+        return self.rank == 0
+
+    @property
+    def speaks(self) -> bool:
+        """All ranks make the same mistakes: one of each host tells them."""
+        return self.local == 0
+
+
+LAST_WORD = 10.0
+"""Seconds that a rank which says nothing waits for the one that speaks: torchrun ends all of them once one has ended."""
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code. Mistakes end in a sentence and 2, failed runs in their reason and 1."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    """Run a command; returns the exit code. Mistakes end in a sentence and 2, failed runs in their reason and 1. Under
+    torchrun all ranks train, the first one shows the result, and one of each host tells mistakes and failures."""
+    seat = Seat.found()
+    with _heard(seat.speaks):
+        options = _parser().parse_args(arguments)
     from ppedu.runtime.errors import RunError
 
     try:
-        options.command(options)
+        with warnings.catch_warnings():
+            if not seat.speaks:
+                warnings.simplefilter("ignore")
+            options.command(options)
     except (ValueError, TypeError, OSError) as error:
-        print(f"ppedu: {error}", file=sys.stderr)
-        return 2
+        return _told(error, 2, seat.speaks)
     except RunError as error:
-        print(f"ppedu: {error}", file=sys.stderr)
-        return 1
+        return _told(error, 1, getattr(error, "told_here", True))  # who is left knows who tells it
     except KeyboardInterrupt:
-        print("ppedu: interrupted, no process is left", file=sys.stderr)
-        return 130
+        return _told("interrupted, no process is left", 130, seat.speaks, wait=False)
     return 0
+
+
+@contextmanager
+def _heard(speaks: bool) -> Iterator[None]:
+    """What argparse prints goes to the terminal, or nowhere."""
+    if speaks:
+        yield
+        return
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    except SystemExit as end:
+        if end.code:
+            time.sleep(LAST_WORD)
+        raise
+
+
+def _told(what: object, code: int, speaks: bool, wait: bool = True) -> int:
+    if speaks:
+        print(f"ppedu: {what}", file=sys.stderr)
+    elif wait:
+        time.sleep(LAST_WORD)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,8 +171,9 @@ def _add_options(command: argparse.ArgumentParser, steps: int) -> None:
         "--pace", default="auto", metavar="MS",
         help="milliseconds that each operation on 1/p of the model is made to last, '20', or forward and backward, '20,40' "
         "(a stage that is a smaller part takes its share of that, and I and W half of the backward each); 'none' for as "
-        "fast as it goes; by default 20 where there are fewer cores than ranks, because only a pace then shows what p "
-        "devices do. The mathematics, the messages and the memory are real in any case",
+        "fast as it goes; by default 20 where the ranks of this host share what they compute on, GPUs or without these "
+        "cores, because only a pace then shows what p devices do. The mathematics, the messages and the memory are real in "
+        "any case",
     )  # fmt: skip
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks compute (default %(default)s)")
     add("--blocks", type=int, default=24, help="Transformer blocks of the model (default %(default)s)")
@@ -129,14 +198,10 @@ class Pair:
 
 
 def _pace(options: argparse.Namespace) -> Costs | None:
-    from ppedu.runtime.run import available_cores
-
     if options.pace == "none":
         return None
     if options.pace == "auto":
-        if options.device == "cuda" or available_cores() >= options.p:
-            return None
-        return Costs(MILLISECONDS / 1e3, MILLISECONDS / 1e3, unit="s")
+        return Costs(MILLISECONDS / 1e3, MILLISECONDS / 1e3, unit="s") if _shared(options) else None
     try:
         numbers = [float(x) / 1e3 for x in options.pace.split(",")]
     except ValueError:
@@ -144,6 +209,15 @@ def _pace(options: argparse.Namespace) -> Costs | None:
     if len(numbers) not in (1, 2) or not all(0 < x < 3600 for x in numbers):
         raise ValueError(f"--pace is milliseconds above 0, '20' or '20,40', or 'none' or 'auto': {options.pace!r}")
     return Costs(numbers[0], numbers[-1], unit="s")
+
+
+def _shared(options: argparse.Namespace) -> bool:
+    """Whether there are fewer GPUs than ranks on this host, or, where these compute on the CPU, fewer cores."""
+    from ppedu.runtime.machine import gpu_count
+    from ppedu.runtime.run import available_cores
+
+    gpus = 0 if options.device == "cpu" else gpu_count()
+    return (gpus or available_cores()) < (Seat.found().here or options.p)
 
 
 def _takes_v(name: str) -> bool:
@@ -191,7 +265,8 @@ def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) 
         raise ValueError(f"--learning-rate is above 0: {options.learning_rate}")
     if abs(options.seed) >= 2**62:
         raise ValueError(f"--seed is between -2^62 and 2^62: {options.seed}")
-    _make(options.out)  # before the training, so that no run is lost
+    if Seat.found().shows:
+        _make(options.out)  # before the training, so that no run is lost
     run = train_course(
         schedule, pace, samples=options.sequences * options.m, steps=options.steps, blocks=options.blocks,
         width=options.width, context=options.context, learning_rate=options.learning_rate, seed=options.seed,
@@ -204,6 +279,8 @@ def _run(options: argparse.Namespace) -> None:
     key = _key(options.schedule)
     (schedule,) = _built(options, [key])
     pair = _train(options, schedule, _paced(_pace(options), schedule))
+    if not Seat.found().shows:
+        return
     _show(_run_table(pair))
     from ppedu.plot import plot_timeline
 
@@ -214,15 +291,17 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
+    keys = ["naive", *COMPARED] if options.schedules is None else _names(options.schedules)
+    schedules = _built(options, COMPARED if options.schedules is None else keys)
     pace = _pace(options)
     if options.schedules is None:
         whole = None if pace is None else _times(options.m, pace)
-        keys = ["naive", *COMPARED]
-        cases = [(naive(options.p), whole)] + [(one, pace) for one in _built(options, COMPARED)]
+        cases = [(naive(options.p), whole)] + [(one, pace) for one in schedules]
     else:
-        keys = _names(options.schedules)
-        cases = [(one, _paced(pace, one)) for one in _built(options, keys)]
+        cases = [(one, _paced(pace, one)) for one in schedules]
     pairs = [_train(options, schedule, its) for schedule, its in cases]
+    if not Seat.found().shows:
+        return
     _show(_compare_table(pairs), _compare_table(pairs, tall=True))
     from ppedu.plot import plot_compare
 

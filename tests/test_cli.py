@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+import ppedu
 from ppedu import cli
 from ppedu.builders import SCHEDULES, gpipe, naive, one_f_one_b
 from ppedu.schedule import Costs
@@ -179,3 +187,185 @@ def test_many_steps_wrap(monkeypatch, capsys):
     out = shown(monkeypatch, capsys, 80, cli._run_table(pair(one_f_one_b(4, 8), steps=50)))
     assert "…" not in out
     assert out.count("5.558") == 50
+
+
+# when it paces
+
+KUBEFLOW = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "23456"}
+TORCHRUN = {**KUBEFLOW, "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets all the variables by which torchrun tells a process its place."""
+
+    def become(variables: dict[str, str]) -> None:
+        for name in TORCHRUN:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    become({})
+    monkeypatch.setattr(cli, "LAST_WORD", 0.0)
+    return become
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "gpus", "cores", "variables", "paced"),
+    [
+        ("auto", 0, 4, {}, False),
+        ("auto", 0, 3, {}, True),
+        ("auto", 4, 1, {}, False),
+        ("auto", 3, 64, {}, True),
+        ("cuda", 1, 64, {}, True),
+        ("cuda", 4, 1, {}, False),
+        ("cpu", 8, 3, {}, True),
+        ("cpu", 0, 4, {}, False),
+        ("auto", 0, 3, KUBEFLOW, True),
+        ("auto", 0, 4, TORCHRUN, False),  # p = 8, of which four are on this host
+        ("auto", 4, 1, TORCHRUN, False),
+        ("auto", 3, 1, TORCHRUN, True),
+        ("cpu", 4, 3, TORCHRUN, True),
+        ("auto", 0, 4, {k: v for k, v in TORCHRUN.items() if "LOCAL" not in k}, True),
+    ],
+)
+def test_it_paces_where_ranks_share_something(monkeypatch, environment, device, gpus, cores, variables, paced):
+    environment(variables)
+    monkeypatch.setattr("ppedu.runtime.machine.gpu_count", lambda: gpus)
+    monkeypatch.setattr("ppedu.runtime.run.available_cores", lambda: cores)
+    options = argparse.Namespace(pace="auto", device=device, p=8 if variables.get("WORLD_SIZE") == "8" else 4)
+    assert cli._pace(options) == (Costs(0.02, 0.02, unit="s") if paced else None)
+    options.pace = "none"
+    assert cli._pace(options) is None
+    options.pace = "5,10"
+    assert cli._pace(options) == Costs(0.005, 0.01, unit="s")
+
+
+# under torchrun
+
+
+def test_which_rank_shows_and_which_speak(environment):
+    first = {"RANK": "0", "LOCAL_RANK": "0"}
+    for variables, shows, speaks, here in (
+        ({}, True, True, None),
+        (KUBEFLOW, True, True, None),
+        ({**KUBEFLOW, "RANK": "3", "LOCAL_RANK": "3"}, True, True, None),  # a world of one process is none
+        ({**TORCHRUN, "MASTER_PORT": ""}, True, True, None),
+        ({**TORCHRUN, **first}, True, True, 4),
+        (TORCHRUN, False, False, 4),
+        ({**TORCHRUN, "RANK": "4", "LOCAL_RANK": "0"}, False, True, 4),  # the first one of another host
+        ({k: v for k, v in TORCHRUN.items() if "LOCAL" not in k}, False, True, 8),
+    ):
+        environment(variables)
+        seat = cli.Seat.found()
+        assert (seat.shows, seat.speaks, seat.here) == (shows, speaks, here), variables
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+@pytest.mark.parametrize("arguments", ["run --schedule", "run --oops", "run --pace weird -p 2", "compare --help"])
+def test_mistakes_are_told_once_a_host(environment, tmp_path, capsys, arguments, speaks):
+    environment({**TORCHRUN, "LOCAL_RANK": "0" if speaks else "1"})
+    try:
+        code = cli.main([*arguments.split(), *(["--out", str(tmp_path / "out")] if "weird" in arguments else [])])
+    except SystemExit as end:  # argparse's way
+        code = end.code
+    assert code == (0 if "help" in arguments else 2)
+    said = "".join(capsys.readouterr())
+    assert bool(said) == speaks
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("told_here", [True, False, None])
+def test_failures_are_told_where_the_run_says(environment, monkeypatch, capsys, tmp_path, told_here):
+    """Not by the number: the first rank of a host may be the one that died."""
+    environment(TORCHRUN)
+    error = ppedu.RunError("rank 4 on hostB ended without a word", rank=4)
+    if told_here is None:
+        vars(error).pop("told_here", None)
+    else:
+        error.told_here = told_here
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_train", fail)
+    assert cli.main(["run", "--pace", "20", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == ("" if told_here is False else "ppedu: rank 4 on hostB ended without a word\n")
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_only_the_first_rank_shows_the_result(environment, trained, tmp_path, capsys, command):
+    environment({**TORCHRUN, "RANK": "4", "LOCAL_RANK": "0"})
+    assert cli.main([command, "--out", str(tmp_path), "--pace", "20"]) == 0
+    assert len(trained) == (1 if command == "run" else 3)
+    assert capsys.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Two ranks that run a script or a module."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+
+
+SMALL = "--blocks 4 --width 16 --context 16 --device cpu --steps 2 -p 2 -m 4"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "title", "files"),
+    [
+        ("run --pace 5", "1F1B p=2 m=4", {"1f1b-p2-m4.png", "1f1b-p2-m4.trace.json"}),
+        (
+            "compare --pace none",
+            "p=2 ranks, the same weights and batches",
+            {"compare-p2-m4.png", *(f"compare-p2-m4-{name}.trace.json" for name in ("naive", "gpipe", "1f1b"))},
+        ),
+    ],
+)
+def test_under_torchrun_it_trains_on_all_ranks_and_prints_once(tmp_path, command, title, files):
+    done = torchrun("-m", "ppedu", *command.split(), *SMALL.split(), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(title) == done.stdout.count("measured: 2 CPU processes on") == 1
+    assert done.stdout.count("picture ") == 1
+    assert {path.name for path in tmp_path.iterdir()} == files
+    for path in tmp_path.glob("*.json"):  # all ranks are in it
+        events = json.loads(path.read_text("utf-8"))["traceEvents"]
+        assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("-p 3", "ppedu: the schedule has p=3 ranks, but this world has 2 processes: start 3"),
+        ("--pace", "error: argument --pace: expected one argument"),
+    ],
+)
+def test_under_torchrun_a_mistake_is_told_once(tmp_path, arguments, text):
+    start = time.perf_counter()
+    done = torchrun("-m", "ppedu", "run", *SMALL.split(), "--out", str(tmp_path), *arguments.split())
+    assert done.returncode == 1  # torchrun's
+    assert done.stderr.count(text) == 1
+    assert "exitcode  : 2" in done.stderr
+    assert done.stdout == ""
+    assert not list(tmp_path.iterdir())
+    assert time.perf_counter() - start < 60  # nobody waits for ranks that have nothing to say
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_one_that_tells_has_time_to(tmp_path):
+    """The other rank finds the mistake two seconds earlier, and torchrun ends everyone when it ends."""
+    (tmp_path / "late.py").write_text(LATE, "utf-8")
+    done = torchrun(str(tmp_path / "late.py"))
+    assert done.stderr.count("there is no schedule 'zb'") == 1
+
+
+LATE = """
+import os, sys, time
+from ppedu import cli
+time.sleep(2 if os.environ["RANK"] == "0" else 0)
+sys.exit(cli.main(["run", "--schedule", "zb"]))
+"""
