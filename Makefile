@@ -3,7 +3,7 @@
 #   PYTHON=python3.12    builds .venv with that Python
 #   PIP_ARGS="..."       more arguments for pip install
 #   MEASURE=1            `make notebooks` measures anew what was measured before
-#   LAB_ARGS, PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS   more arguments for the command in question
+#   LAB_ARGS, PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, GPU_ARGS   more arguments for the command in question
 export PYTHON PIP_ARGS
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
@@ -12,7 +12,7 @@ BOOKS := $(sort $(wildcard notebooks/*.ipynb))
 # JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab demo test check notebooks handout slides bench setup clean
+.PHONY: help lab demo test check notebooks handout slides bench gpu setup clean
 .DEFAULT_GOAL := help
 
 help: ## list these
@@ -48,6 +48,9 @@ slides: setup ## the notebooks as slides, one HTML file each, in slides/
 
 bench: setup ## measure the figures that the README quotes
 	$(PY) -m benchmarks $(BENCH_ARGS)
+
+gpu: setup ## prove that real runs work here, on GPUs or CPU cores; minutes
+	$(PY) -m ppedu.doctor $(GPU_ARGS)
 
 setup: ## .venv with everything in it; at once when it is there
 	@sh scripts/setup.sh

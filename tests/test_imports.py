@@ -43,9 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("plot", "course", "runtime", "explore"),
     },
     "course": {"schedule", "models", "data", "runtime"},
+    "doctor": {"__init__", "runtime", "doctor"},  # the public names, as a user has them
 }
 TOP = {"__init__", "__main__", "cli"}  # they put it all together
-TORCH_SIDE = {"runtime", "models", "data", "course"}
+TORCH_SIDE = {"runtime", "models", "data", "course", "doctor"}
 HEAVY = {"torch", "matplotlib", "numpy"}
 LOADED = f"""
 import sys
