@@ -9,14 +9,14 @@ same to all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from ppedu.runtime.channels import Group, Sent
+from ppedu.runtime.channels import Group
 from ppedu.schedule import Schedule
 
 Gradients: TypeAlias = list[Tensor | None]
@@ -46,9 +46,6 @@ def sum_gradients(
     stays missing.
     """
     start, n = clock(), schedule.chain_length
-    if copy_sets(schedule) and not getattr(group, "copy_groups", None):
-        _sum_by_messages(schedule, group, weights)
-        return start, clock()
     copies: dict[int, list[Sequence[Tensor]]] = {}  # position in the chain -> the weights of each copy here
     for s in sorted(weights):
         copies.setdefault(s % n, []).append(weights[s])
@@ -64,8 +61,8 @@ def sum_gradients(
         for weights_of_copy in mine:
             for weight, total in zip(weights_of_copy, sums[position], strict=True):
                 weight.grad = None if total is None else total.clone()  # its own memory: an optimizer may change it
-    if (gpu := getattr(group, "gpu", None)) is not None:
-        gpu.finish()
+    if group.gpu is not None:
+        group.gpu.finish()
     return start, clock()
 
 
@@ -116,86 +113,7 @@ def all_reduce(group: Group, tensor: Tensor, ranks: tuple[int, ...]) -> Tensor:
     """The sum of a flat tensor over these ranks, the same bits on each. It is added in the tensor's own dtype: gloo and NCCL
     both add float16 and bfloat16, too."""
     total = tensor.to("cpu") if group.through_host else tensor
-    group.copy_groups[ranks].allreduce([torch.view_as_real(total) if total.is_complex() else total]).wait()
+    dist.all_reduce(
+        total, group=group.copy_groups[ranks]
+    )  # torch's own call, so that its errors count as the transport's
     return total.to(tensor.device)
-
-
-# Until every rank has groups for its copies.
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The gradients of stage `stage` go from the rank that holds it to the rank that holds its copy `copy`."""
-
-    stage: int
-    copy: int
-
-
-def messages(schedule: Schedule) -> list[Message]:
-    """What goes between ranks, in the one order that all keep, so that nothing can wait in a circle."""
-    n, rank_of = schedule.chain_length, schedule.rank_of_stage
-    return [
-        Message(stage, copy)
-        for position in range(n)
-        for stage in range(position, schedule.num_stages, n)
-        for copy in range(position, schedule.num_stages, n)
-        if rank_of[stage] != rank_of[copy]
-    ]
-
-
-def copy_pairs(schedule: Schedule) -> set[tuple[int, int]]:
-    """The ordered pairs of ranks between which gradients go."""
-    rank_of = schedule.rank_of_stage
-    return {(rank_of[m.stage], rank_of[m.copy]) for m in messages(schedule)}
-
-
-def _sum_by_messages(schedule: Schedule, group: Group, weights: dict[int, Sequence[Tensor]]) -> None:
-    """Give each copy the sum over all copies. weights: of the stages that this rank holds.
-
-    A gradient that is missing from one copy counts as zero; one that all miss stays missing.
-    """
-    n, rank_of = schedule.chain_length, schedule.rank_of_stage
-    found: dict[tuple[int, int], Gradients] = {  # (stage here, its copy or itself) -> the gradients there
-        (s, copy): [_plain(w.grad) for w in weights[copy]] for s in weights for copy in weights if s % n == copy % n
-    }
-    sent: list[Sent] = []
-    for message in messages(schedule):
-        if message.stage in weights:
-            sent += _send(group, rank_of[message.copy], found[message.stage, message.stage])
-        elif message.copy in weights:
-            source = rank_of[message.stage]
-            found[message.copy, message.stage] = _receive(group, source, weights[message.copy])
-    for s, mine in weights.items():
-        copies = [found[s, copy] for copy in range(s % n, schedule.num_stages, n)]
-        for weight, *gradients in zip(mine, *copies, strict=True):
-            weight.grad = _sum(gradients)
-    for one in sent:
-        one.wait()
-
-
-def _send(group: Group, to: int, gradients: Gradients) -> list[Sent]:
-    """First which of them are there, then those that are, in one piece for each dtype."""
-    if not gradients:
-        return []
-    sent = [group.send_flags([g is not None for g in gradients], to)]
-    present = [g for g in gradients if g is not None]
-    for dtype in _dtypes(present):
-        sent.append(group.send_flat(torch.cat([g.reshape(-1) for g in present if g.dtype == dtype]), to))
-    return sent
-
-
-def _receive(group: Group, source: int, weights: Sequence[Tensor]) -> Gradients:
-    """What `_send` sends, for weights of the same shapes."""
-    if not weights:
-        return []
-    flags = group.receive_flags(len(weights), source)
-    present = [w for w, there in zip(weights, flags, strict=True) if there]
-    parts: dict[torch.dtype, Iterator[Tensor]] = {}
-    for dtype in _dtypes(present):
-        sizes = [w.numel() for w in present if w.dtype == dtype]
-        parts[dtype] = iter(group.receive_flat(sum(sizes), dtype, source).split(sizes))
-    return [next(parts[w.dtype]).view(w.shape) if there else None for w, there in zip(weights, flags, strict=True)]
-
-
-def _dtypes(tensors: Sequence[Tensor]) -> list[torch.dtype]:
-    return list(dict.fromkeys(t.dtype for t in tensors))
