@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ pytestmark = [
 ]
 
 M, STEPS = 5, 3
+TIMEOUT, OVER = 6, 5  # seconds: what each run is given, and how long after that everybody must know
 PORT = "29500"
 CAUSAL = 5e-3  # seconds: clocks of hosts are compared by messages, whose way takes part of a millisecond
 
@@ -57,6 +60,14 @@ def equal(phase):
         "seconds": time.perf_counter() - began,
     }, f"{out}/{phase}.{rank}.pt")
 
+def later(act):
+    # An operation that takes a while before it goes wrong: by then the others have heard that it runs.
+    def acts():
+        time.sleep(1.5)
+        note(f"fault of {phase}")
+        act()
+    return acts
+
 class Acts(torch.nn.Module):
     # Acts in the forward with this number, from 0, and notes when.
     def __init__(self, act, call):
@@ -64,7 +75,7 @@ class Acts(torch.nn.Module):
         self.act, self.call, self.calls = act, call, 0
     def forward(self, x):
         if self.calls == self.call:
-            note("fault")
+            note(f"fault of {phase}")
             self.act()
         self.calls += 1
         return x
@@ -86,21 +97,24 @@ def fails(phase, act, guilty, **rest):
         if phase == phases[-1]:
             raise
 
+ACTS = {
+    "boom": faulty.boom, "hang": faulty.sleep, "kill": later(faulty.kill), "exit": later(faulty.exit_at_once),
+    "die": faulty.kill, "run": None,
+}
 for phase in phases:
     what, _, number = phase.partition("@")
     if what == "equal":
         equal(phase)
     elif what == "stop":
         event = threading.Event()
+        def set_it():
+            note(f"fault of {phase}")
+            event.set()
         if rank == int(number):
-            def set_it():
-                note("fault")
-                event.set()
             threading.Timer(1.5, set_it).start()
         fails(phase, None, 0, stop=event)
     else:
-        act = {"boom": faulty.boom, "kill": faulty.kill, "exit": faulty.exit_at_once, "hang": faulty.sleep}.get(what)
-        fails(phase, act, int(number or 0))
+        fails(phase, ACTS[what], int(number or 0))
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
@@ -129,12 +143,12 @@ class World:
         return self
 
     def slurm(self, *phases: str, local_size: bool = False, **environment: str) -> World:
-        """As srun starts tasks, and as its users map its variables: no torchrun."""
+        """As srun starts tasks, and as its users map its variables: no torchrun, and no names of hosts."""
         for rank in self.ranks:
             host, local = self.lan.hosts[rank // self.per_host], str(rank % self.per_host)
             variables = {
                 "RANK": str(rank), "WORLD_SIZE": str(len(self.ranks)), "LOCAL_RANK": local,
-                "MASTER_ADDR": "hostA", "MASTER_PORT": PORT,
+                "MASTER_ADDR": self.lan.hosts[0].address, "MASTER_PORT": PORT,
             }  # fmt: skip
             variables |= {"LOCAL_WORLD_SIZE": str(self.per_host)} if local_size else {}
             command = [sys.executable, str(self.folder / "script.py"), str(self.folder), *phases]
@@ -154,8 +168,17 @@ class World:
     def logs(self) -> str:
         return "\n".join(f"--- {job.log.name}\n{job.text}" for job in self.jobs)
 
+    def left(self) -> list[str]:
+        """Files and shared memory that are left on the hosts, torchrun's own logs and torch's cache left out."""
+        theirs = "torchelastic_", "torchinductor_"
+        return [file for host in self.lan.hosts for file in host.files() if not Path(file).name.startswith(theirs)]
+
     def saved(self, phase: str) -> list[dict[str, Any]]:
         return [torch.load(self.folder / f"{phase}.{rank}.pt", weights_only=False) for rank in self.ranks]
+
+    def fault(self, phase: str, when: float) -> None:
+        """A fault that the test itself made."""
+        (self.folder / f"fault of {phase}.0").write_text(json.dumps({"when": when}))
 
     def noted(self, name: str, rank: int) -> dict[str, Any] | None:
         path = self.folder / f"{name}.{rank}"
@@ -266,7 +289,7 @@ def plain() -> Plain:
     return Plain(layers(4, 5, 3, 6, 4, 2), [batch(13, 4, 2, seed) for seed in range(2)], mse, momentum, STEPS)
 
 
-def assert_equal(world: World, phase: str = "equal") -> None:
+def assert_equal(world: World, phase: str) -> None:
     """Losses, gradients and weights on every rank are those of plain training; each has the whole timeline, and no
     operation began before what it needs was over, whatever the clocks say."""
     wanted, found = plain(), world.saved(phase)
@@ -288,23 +311,157 @@ def assert_equal(world: World, phase: str = "equal") -> None:
                 assert span.start >= ends[needed] - CAUSAL
 
 
+# what goes wrong
+
+
+def assert_told(world: World, phase: str, alive: Sequence[int], kind: str = "RunError", **wanted: Any) -> None:
+    """Each living rank has caught one error, soon after the fault, which names `rank`, `blamed` (its host), `action` and
+    `step`."""
+    faults = [note for rank in world.ranks if (note := world.noted(f"fault of {phase}", rank))]
+    assert len(faults) == 1
+    for rank in alive:
+        told = world.noted(phase, rank)
+        assert told, f"rank {rank} was not told\n{world.logs()}"
+        assert (rank, told["kind"]) == (rank, kind), told
+        assert {name: told[name] for name in wanted} == wanted, f"rank {rank}: {told}"
+        took = told["when"] - faults[0]["when"]
+        assert 0 <= took < TIMEOUT + OVER, f"rank {rank} was told after {took:.1f} s"
+
+
+def assert_printed_once(world: World) -> None:
+    """One of our errors in each host's log, and nothing from the transport or the watching."""
+    for job in world.jobs:
+        assert job.text.count("RunError:") == 1, f"{job.log}\n{job.text}"
+        for echo in ("closed by peer", "Connection reset", "Exception in thread", "[rank0]: [rank0]:"):
+            assert echo not in job.text, f"{job.log}\n{job.text}"
+
+
+BOOM = "rank 3 on hostB failed in F2 of step 1:\n\nTraceback (most recent call last):\n"
+
+
 def test_two_hosts_by_torchrun_c10d(tmp_path):
+    """All ranks outlive an error that one raised: the same job trains on. Then an operation hangs."""
     with Lan() as lan:
-        world = World(lan, tmp_path, 2).torchrun("equal")
-        assert world.wait() == [0, 0], world.logs()
-        assert_equal(world)
+        world = World(lan, tmp_path, 2).torchrun("equal@1", "boom@3", "equal@2", "hang@3")
+        codes = world.wait()
+        assert_equal(world, "equal@1")
+        assert_told(world, "boom@3", world.ranks, rank=3, blamed="hostB", action="F2", step=1)
+        for rank in world.ranks:
+            told = world.noted("boom@3", rank)
+            assert told["text"].startswith(BOOM)
+            assert told["text"].rstrip().endswith("RuntimeError: boom")
+            assert told["traceback"] in told["text"]
+        assert_equal(world, "equal@2")
+        assert_told(world, "hang@3", world.ranks, rank=3, blamed="hostB", action="F2", step=1)
+        for rank in world.ranks:
+            text = world.noted("hang@3", rank)["text"]
+            assert text.startswith("no progress for 6 s: rank 3 on hostB computes F2"), text
+            assert all(f"rank {other} " in text for other in world.ranks), text
+        assert codes == [1, 1], world.logs()
+        assert_printed_once(world)
+        assert world.left() == []
 
 
 def test_three_hosts_by_torchrun_static(tmp_path):
+    """One rank asks for an end; the same job trains on; then a rank raises, and nobody catches it."""
     with Lan(("good",) * 3, (0, 5000, 90000)) as lan:
-        world = World(lan, tmp_path, 1).torchrun("equal", static=True)
-        assert world.wait() == [0, 0, 0], world.logs()
-        assert_equal(world)
+        world = World(lan, tmp_path, 1).torchrun("equal@1", "stop@2", "equal@2", "boom@1", static=True)
+        codes = world.wait()
+        assert_equal(world, "equal@1")
+        assert_told(world, "stop@2", world.ranks, kind="RunStopped")
+        assert_equal(world, "equal@2")
+        assert_told(world, "boom@1", world.ranks, rank=1, blamed="hostB", action="F2", step=1)
+        assert codes == [1, 1, 1], world.logs()
+        assert_printed_once(world)
+        assert world.left() == []
 
 
-@pytest.mark.parametrize("local_size", [False, True])
-def test_two_hosts_as_slurm_starts_them(tmp_path, local_size):
+def test_two_hosts_as_slurm_starts_them(tmp_path):
+    """Without torchrun, without a word about how many ranks a host has, with names that lead nowhere. A rank is killed in
+    a short operation."""
+    with Lan(("none", "debian")) as lan:
+        world = World(lan, tmp_path, 2).slurm("equal@1", "die@3", GLOO_SOCKET_IFNAME="eth0")
+        codes = world.wait()
+        assert_equal(world, "equal@1")
+        assert_told(world, "die@3", [0, 1, 2], rank=3, blamed="hostB")
+        assert codes == [1, 1, 1, 128 + signal.SIGKILL], world.logs()
+        on_a = world.jobs[0].text + world.jobs[1].text
+        assert on_a.count("RunError:") == 1, on_a
+        assert world.jobs[2].text.count("RunError:") == 1
+        assert world.left() == []
+
+
+def test_two_hosts_as_slurm_starts_them_told_how_many_ranks_a_host_has(tmp_path):
+    with Lan(("debian", "debian")) as lan:
+        world = World(lan, tmp_path, 2).slurm("equal@1", "boom@0", local_size=True, GLOO_SOCKET_IFNAME="eth0")
+        codes = world.wait()
+        assert_equal(world, "equal@1")
+        assert_told(world, "boom@0", world.ranks, rank=0, blamed="hostA", action="F2", step=1)
+        assert codes == [1, 1, 1, 1], world.logs()
+        for pair in (world.jobs[:2], world.jobs[2:]):
+            assert sum(job.text.count("RunError:") for job in pair) == 1, world.logs()
+        assert world.left() == []
+
+
+@pytest.mark.parametrize(("fault", "static"), [("kill@3", False), ("exit@2", True), ("kill@0", False)])
+def test_a_rank_ends_without_a_word(tmp_path, fault, static):
+    """Killed (rank 0 too, which watches the others), or gone by os._exit."""
+    guilty = int(fault[-1])
     with Lan() as lan:
-        world = World(lan, tmp_path, 2).slurm("equal", local_size=local_size)
-        assert world.wait() == [0, 0, 0, 0], world.logs()
-        assert_equal(world)
+        world = World(lan, tmp_path, 2).torchrun(fault, static=static)
+        codes = world.wait()
+        alive = [rank for rank in world.ranks if rank != guilty]
+        blamed = f"host{'AABB'[guilty]}"
+        assert_told(world, fault, alive, rank=guilty, blamed=blamed, action="F2", step=1)
+        words = rf"rank {guilty} on {blamed} ended without a word .*in F2 of step 1"
+        for rank in alive:
+            assert re.match(words, world.noted(fault, rank)["text"]), world.noted(fault, rank)
+        assert codes == [1, 1], world.logs()
+        assert_printed_once(world)
+        assert world.left() == []
+
+
+def running(world: World, steps: int = 5) -> float:
+    """Wait until so many steps more are done. Returns the time at which they are."""
+    now = (world.noted("step", 0) or {"step": 0})["step"]
+    until(lambda: (note := world.noted("step", 0)) and note["step"] >= now + steps, 60)
+    return time.time()
+
+
+def test_a_link_is_cut(tmp_path):
+    """For two seconds: the run goes on. For good: each side names the host that it cannot reach, and what its own ranks
+    were waiting for."""
+    with Lan() as lan:
+        world = World(lan, tmp_path, 2).torchrun("run")
+        running(world)
+        lan.cut(lan["hostB"])
+        time.sleep(2)
+        lan.mend(lan["hostB"])
+        world.fault("run", running(world))
+        lan.cut(lan["hostB"])
+        until(lambda: all(world.noted("run", rank) for rank in world.ranks), TIMEOUT + OVER + 5)
+        lan.mend(lan["hostB"])  # torchrun itself would wait for its store
+        codes = world.wait()
+        for side, other in (([0, 1], "hostB"), ([2, 3], "hostA")):
+            assert_told(world, "run", side, blamed=other)
+            for rank in side:
+                text = world.noted("run", rank)["text"]
+                assert text.startswith(f"host {other} cannot be reached: "), text
+                assert re.search(rf"rank {rank} on host. (waits for|sends|is waiting for)", text), text
+        assert codes == [1, 1], world.logs()
+        assert_printed_once(world)
+        assert world.left() == []
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_ctrl_c_at_one_of_the_torchruns(tmp_path, where):
+    with Lan() as lan:
+        world = World(lan, tmp_path, 2).torchrun("run")
+        world.fault("run", running(world))
+        world.jobs[where].ctrl_c()
+        world.wait()
+        others = [rank for rank in world.ranks if rank // 2 != where]
+        assert_told(world, "run", others, blamed=lan.hosts[where].name)
+        assert "Ctrl-C" in world.noted("run", others[0])["text"]
+        assert world.jobs[1 - where].text.count("RunError:") == 1, world.logs()
+        assert world.left() == []
