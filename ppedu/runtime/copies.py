@@ -113,7 +113,6 @@ def all_reduce(group: Group, tensor: Tensor, ranks: tuple[int, ...]) -> Tensor:
     """The sum of a flat tensor over these ranks, the same bits on each. It is added in the tensor's own dtype: gloo and NCCL
     both add float16 and bfloat16, too."""
     total = tensor.to("cpu") if group.through_host else tensor
-    dist.all_reduce(
-        total, group=group.copy_groups[ranks]
-    )  # torch's own call, so that its errors count as the transport's
+    # Not the group's own method: an error that begins in torch.distributed is known as the echo of a peer's end.
+    dist.all_reduce(total, group=group.copy_groups[ranks])
     return total.to(tensor.device)
