@@ -5,15 +5,18 @@ Ranks are threads here, so that a hang is seen at once and thousands of messages
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from network import Network, StuckError, Threads
-from orders import F, golden, legal_schedules
+from orders import F, dualpipe, dualpipe_v, golden, legal_schedules
 from runtime_helpers import Plain, assert_equal_training, backwards_reversed, batch, momentum, mse
 from torch import nn
 
 import ppedu
+from ppedu.runtime import channels
 from ppedu.runtime import train as train_module
 from ppedu.runtime.channels import AHEAD
 from ppedu.runtime.lower import Recv, Send, lower
@@ -33,7 +36,7 @@ def unpatched():
 
 def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = None) -> Threads:
     """Train a stage of 3 x 3 numbers each under the schedule, and compare with plain training."""
-    m, stages = schedule.num_microbatches, schedule.num_stages
+    m, stages = schedule.num_microbatches, schedule.chain_length
     torch.manual_seed(0)
     model = [nn.Linear(WIDTH, WIDTH) if (s + stages) % 3 else nn.Tanh() for s in range(stages)]
     model = nn.Sequential(*model).double()
@@ -51,7 +54,7 @@ def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = No
 
 @TRANSPORTS
 @settings(max_examples=60)
-@given(legal_schedules().filter(lambda s: s.chains == 1))
+@given(legal_schedules())
 def test_any_legal_schedule_runs_to_the_numbers_of_plain_training(nccl, schedule):
     run(schedule, nccl)
 
@@ -61,6 +64,8 @@ def test_any_legal_schedule_runs_to_the_numbers_of_plain_training(nccl, schedule
     "schedule",
     [
         *map(golden, ("zbh1_p4_m8", "zbh2_p4_m8", "zbv_p4_m8", "interleaved_p4_m8_v2", "looped_bfs_p4_m8_v2")),
+        dualpipe(),
+        dualpipe_v(),
         backwards_reversed(3, 5),
         ppedu.gpipe(4, 8),
         ppedu.one_f_one_b(4, 8),
@@ -153,7 +158,68 @@ def test_a_shape_that_depends_on_more_than_the_inputs_shape_is_refused(nccl):
         ppedu.train(model, ppedu.gpipe(2, 2), data, lambda y, t: y.mean(), device="cpu", progress=False)
 
 
+class AsComplex(nn.Module):
+    def forward(self, x):
+        return x.to(torch.complex128)
+
+
+class AsIfReal(nn.Module):
+    """From complex numbers to real ones."""
+
+    def forward(self, x):
+        return torch.view_as_real(x).flatten(1)
+
+
+class Rounded(nn.Module):
+    """Passes on whole numbers, through which no gradient goes."""
+
+    def forward(self, x):
+        return (8 * x).to(torch.int16)
+
+
+class Looked(nn.Module):
+    """Looks numbers from 0 to 7 up in a table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH)
+
+    def forward(self, x):
+        return self.table(x.long().clamp(0, 7)).mean(1)
+
+
+def odd_dtypes() -> dict[str, nn.Sequential]:
+    torch.manual_seed(0)
+    wide = nn.Linear(WIDTH, WIDTH, dtype=torch.complex128)
+    return {
+        "complex128": nn.Sequential(
+            AsComplex(), copy.deepcopy(wide), wide, AsIfReal(), nn.Linear(2 * WIDTH, WIDTH).double()
+        ),
+        "int16": nn.Sequential(nn.Linear(WIDTH, WIDTH), Rounded(), Looked(), nn.Linear(WIDTH, WIDTH)).double(),
+    }
+
+
+@pytest.mark.parametrize("make", [ppedu.one_f_one_b, ppedu.dualpipe])
+@pytest.mark.parametrize("dtype", ["complex128", "int16"])
+@TRANSPORTS
+def test_tensors_of_dtypes_that_nccl_does_not_know(nccl, dtype, make):
+    """As bytes between stages, and as pairs of real numbers in sums among copies."""
+    model, data = odd_dtypes()[dtype], [batch(9, WIDTH, WIDTH)]
+    plain = Plain(model, data, mse, momentum, 2)
+    train_module._train_launched = Threads(nccl)
+    result = ppedu.train(model, make(2, 4), data, mse, momentum, 2, device="cpu", gradients=True, progress=False)
+    assert_equal_training(result.losses, result.gradients, model.state_dict(), plain)
+
+
 # the network bites
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "int16"])
+def test_nccl_itself_would_refuse_them(dtype, monkeypatch):
+    monkeypatch.setattr(channels, "_wire", lambda group, tensor: tensor)
+    train_module._train_launched = Threads(nccl=True)
+    with pytest.raises(TypeError, match=f"NCCL takes no tensor of dtype torch.{dtype}"):
+        ppedu.train(odd_dtypes()[dtype], ppedu.gpipe(2, 4), [batch(9, WIDTH, WIDTH)], mse, device="cpu", progress=False)
 
 
 def broken_lower(change):
