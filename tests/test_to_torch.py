@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ from test_torchrun import torchrun
 from torch import Tensor, nn
 
 import ppedu
+from ppedu.runtime import to_torch as module
+from ppedu.runtime import world
 from ppedu.runtime.to_torch import TorchRun, to_torch, train_with_torch
 from ppedu.schedule import Action, Entry, Kind, Overlap, Schedule
 
@@ -365,6 +368,91 @@ def test_under_torchrun(tmp_path):
     assert "15 samples are no multiple of m=8. Take 8 samples, or ppedu.train" in found[0][4][1]
     assert "it was (16, 4) there, and is (8, 4) now" in found[0][4][2]
     assert found[3][4][1].startswith("the schedule has p=4 ranks, but this group has 2 processes: give a group of 4")
+
+
+# the device
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """On a machine with four GPUs, in a world of one process whose group is said to be of this kind: the device that
+    `to_torch` computes on by default. Nothing is computed."""
+    import torch.distributed as dist
+
+    found: list[Any] = []
+    monkeypatch.setattr(module, "runtime_of", lambda *given: found.append(given[3]))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: found.append(f"set {device}"))
+    monkeypatch.setattr(
+        world, "pick_device", lambda device, rank, *_: torch.device("cuda", rank % 4) if device == "auto" else None
+    )
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+
+    def choose(backends: str | None = None, bound: torch.device | None = None, **rest: Any) -> list[Any]:
+        del found[:]
+        everybody: Any = dist.distributed_c10d._get_default_group()
+        everybody.bound_device_id = bound
+        with monkeypatch.context() as patch:
+            if backends is not None:
+                patch.setattr(dist, "get_backend_config", lambda group=None: backends)
+            to_torch(ppedu.gpipe(1, 2), layers(4, 4), mse, **rest)
+        return list(found)
+
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)  # no backend named: here it is the CPU's
+    yield choose
+    dist.destroy_process_group()
+
+
+def default_backends(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What this torch takes for a plain init_process_group() on a machine with GPUs."""
+    from torch.distributed.distributed_c10d import Backend, BackendConfig
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+        return str(BackendConfig(Backend("undefined")))
+
+
+def test_on_a_machine_with_gpus_it_takes_the_rank_s_own(chosen, monkeypatch):
+    import torch.distributed as dist
+
+    assert dist.get_backend() == "undefined"  # what it would say with GPUs, too
+    plain = default_backends(monkeypatch)
+    assert "cuda:nccl" in plain.split(",")
+    assert chosen(plain) == [torch.device("cuda:0")]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    for backends in (plain, "cuda:nccl", "cpu:gloo,cuda:nccl"):
+        assert chosen(backends) == [torch.device("cuda:2")]
+        assert chosen(backends, device="cuda:1") == [torch.device("cuda:1")]
+        assert chosen(backends, device=torch.device("cpu")) == [torch.device("cpu")]
+        assert chosen(backends, bound=torch.device("cuda:3")) == ["set cuda:3", torch.device("cuda:3")]
+
+
+def test_a_group_that_carries_no_gpu_tensors_computes_on_the_cpu(chosen):
+    import torch.distributed as dist
+
+    for backends in (None, "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:mpi,cuda:mpi"):
+        assert chosen(backends) == [torch.device("cpu")]
+    assert chosen("cpu:gloo,cuda:gloo", device="cuda:1") == [torch.device("cuda:1")]
+    gloo = dist.new_group([0], backend="gloo")
+    assert chosen(None, group=gloo) == [torch.device("cpu")]
+
+
+def test_a_world_of_another_size(chosen):
+    with pytest.raises(
+        ValueError, match=r"p=2 ranks, but this world has 1 process: start 2 .torchrun --nproc-per-node 2"
+    ):
+        to_torch(ppedu.gpipe(2, 2), layers(4, 4, 4), mse)
+
+
+def test_of_a_group_within_the_world_ranks_count_in_the_world(chosen, monkeypatch):
+    """Two pipelines of two ranks each: the third rank's GPU is not that of the first."""
+    import torch.distributed as dist
+
+    group: Any = SimpleNamespace(bound_device_id=None)
+    monkeypatch.setattr(dist, "get_rank", lambda group=None: 2 if group is None else 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 4 if group is None else 1)
+    assert chosen("cuda:nccl", group=group) == [torch.device("cuda:2")]
 
 
 # refused

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ppedu.runtime import train as trainer
 from ppedu.runtime import world
+from ppedu.runtime.accelerator import Cuda
 from ppedu.runtime.batches import Data, batch_of
 from ppedu.runtime.interrupts import interrupts_held
 from ppedu.runtime.run import Overrun
@@ -48,12 +49,13 @@ def to_torch(
         schedule.rank_of_stage gives it.
     loss_fn: (outputs, targets) -> the mean over the samples. torch adds the gradients of the m microbatches and divides
         them by m (its scale_grads), so they are those of the whole batch.
-    device: this rank's; by default its GPU (LOCAL_RANK) where the group speaks NCCL, else the CPU.
+    device: this rank's; by default its GPU (the one that the group is bound to, or that of LOCAL_RANK) where the group
+        carries GPU tensors, as torch's default does on a machine with GPUs; else the CPU.
     group: the p ranks of the pipeline, by default the world. torch.distributed is initialised by the caller (torchrun).
 
     `.step(inputs)` is for the rank of the first stage, `.step(target=targets, losses=[])` for that of the last stage,
     `.step(inputs, target=targets, losses=[])` for a rank with both, and `.step()` for the others. Losses and outputs come
-    in the order of the microbatches. The batch is a multiple of m, and of one shape in all steps.
+    in the order of the microbatches. The batch is on the rank's device, a multiple of m, and of one shape in all steps.
 
     A script for `torchrun --nproc-per-node 4`::
 
@@ -73,11 +75,26 @@ def to_torch(
     _check_world(schedule, group)
     parts = stages_of(stages, schedule.num_stages)
     rank = dist.get_rank(group)
-    if device is None:
-        nccl = dist.get_backend(group) == "nccl"
-        device = world.pick_device("auto" if nccl else "cpu", int(os.environ.get("LOCAL_RANK", rank)))
+    device = _own_device(group) if device is None else torch.device(device)
     mine = {s: stage for s, stage in enumerate(parts) if schedule.rank_of_stage[s] == rank}
-    return runtime_of(schedule, mine, loss_fn, torch.device(device), group, None)
+    return runtime_of(schedule, mine, loss_fn, device, group, None)
+
+
+def _own_device(group: dist.ProcessGroup | None) -> torch.device:
+    if not _carries_gpu_tensors(group):
+        return torch.device("cpu")
+    bound = (group or dist.distributed_c10d._get_default_group()).bound_device_id
+    if bound is not None and bound.type == "cuda":
+        Cuda(bound).use()
+        return bound
+    return world.pick_device("auto", int(os.environ.get("LOCAL_RANK", dist.get_rank())))
+
+
+def _carries_gpu_tensors(group: dist.ProcessGroup | None) -> bool:
+    """By the backend for each device, like "cpu:gloo,cuda:nccl": of a group for which none was named, torch tells no single
+    one. Gloo names CUDA too, but passes no GPU tensors from rank to rank, and MPI only where it was built to."""
+    backends = dict(pair.split(":", 1) for pair in dist.get_backend_config(group).split(","))
+    return backends.get("cuda", "gloo") not in ("gloo", "mpi")
 
 
 def _check_chains(schedule: Any) -> None:
@@ -117,12 +134,12 @@ def _check_world(schedule: Schedule, group: dist.ProcessGroup | None) -> None:
             f"torchrun --nproc-per-node {p}, and call torch.distributed.init_process_group() first. "
             "ppedu.train_with_torch starts the ranks itself"
         )
-    if group is None:
-        world.found(p)
-    elif dist.get_world_size(group) != p:
+    size, whose = dist.get_world_size(group), "world" if group is None else "group"
+    if size != p:
         raise ValueError(
-            f"the schedule has p={p} ranks, but this group has {dist.get_world_size(group)} processes: "
-            f"give a group of {p}, or take a schedule with p={dist.get_world_size(group)}"
+            f"the schedule has p={p} ranks, but this {whose} has {size} process{'' if size == 1 else 'es'}: "
+            + (f"start {p} (torchrun --nproc-per-node {p} on one machine)" if group is None else f"give a group of {p}")
+            + f", or take a schedule with p={size}"
         )
 
 
