@@ -29,7 +29,7 @@ from ppedu.runtime.clocks import ClockTimer, EventTimer, Moment, Timer, in_backg
 from ppedu.runtime.copies import sum_gradients
 from ppedu.runtime.fit import explained
 from ppedu.runtime.lower import Instruction, Recv, Send
-from ppedu.runtime.rehearse import part_of, rehearsed, unnoticed
+from ppedu.runtime.rehearse import Way, part_of, rehearsed, unnoticed
 from ppedu.runtime.run import available_cores
 from ppedu.runtime.stage import Meter, Stage
 from ppedu.runtime.work import RankResult, Reporter, StepReport, Work, made_optimizer
@@ -64,7 +64,7 @@ class Rank:
         self.step = 0
         self.took: dict[tuple[int, Kind], float] = {}  # seconds of mathematics, the last time
         self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
-        self.rehearsed: set[Form] = set()
+        self.rehearsed: set[Way] = set()
 
     def run(self) -> RankResult:
         torch.manual_seed(self.work.seed + self.work.rank)
@@ -112,19 +112,21 @@ class Rank:
     def _rehearse(self, forms: Sequence[Form]) -> None:
         """Run a microbatch of each shape that is new, before any message of the step is on its way."""
         was, self.meter.active = self.meter.active, False
-        for i in rehearsed(self.schedule, forms, self.rehearsed):
+        ways = rehearsed(self.schedule, forms, self.rehearsed)
+        for i in ways.values():
             part = part_of(self.work.program, i)
             channels = Channels(self.group.over_the_host(), [instruction for _, instruction in part], stamped=False)
-            channels.start_step(forms)
             with unnoticed((stage.module for stage in self.stages.values()), self.group.device):
-                timer = self._timer()
-                self._interpret(part, channels, timer, None)
-                timer.settle()
-            channels.end_step()
+                for _ in range(2):
+                    channels.start_step(forms)
+                    timer = self._timer()
+                    self._interpret(part, channels, timer, None)
+                    timer.settle()
+                    channels.end_step()
             self.channels.learn(channels)
         if not self.rehearsed and self.gpu is not None:
             self.gpu.reset_peak()
-        self.rehearsed |= set(forms)
+        self.rehearsed |= set(ways)
         self.meter.active = was
 
     def _interpret(

@@ -34,7 +34,7 @@ from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.execute import Rank
 from ppedu.runtime.failures import failure_of, failure_text
 from ppedu.runtime.interrupts import Ended, interrupts_held, terminations_held
-from ppedu.runtime.links import Links, meet
+from ppedu.runtime.links import Links, Trail, meet
 from ppedu.runtime.lower import Program, Recv, Send
 from ppedu.runtime.watch import BIRTH, TICK, Clock, Place, Ranks, Watch
 from ppedu.runtime.work import RankResult, StepReport, Work
@@ -81,8 +81,9 @@ def train_joined(job: Join) -> Everyone:
             outside()
 
         job.let_in = let_in
-        joined = world.World.join(max(job.timeout, BIRTH), let_in)
-        links = meet(joined.keys, joined.rank, joined.size, max(job.timeout, BIRTH), let_in)
+        with _told_by_one():
+            joined = world.World.join(max(job.timeout, BIRTH), let_in)
+            links = meet(joined.keys, joined.rank, joined.size, max(job.timeout, BIRTH), let_in)
         try:
             return _watched(job, joined, links, here)
         finally:
@@ -92,7 +93,8 @@ def train_joined(job: Join) -> Everyone:
 def _watched(job: Join, joined: world.World, links: Links, here: torch.device) -> Everyone:
     cells = Board.blank(joined.size)
     mouth = Mouth(links.mine)
-    worker = Worker(job, joined, here, mouth, ToldBoard(cells, joined.rank, job.work.program, mouth))
+    board = ToldBoard(cells, joined.rank, job.work.program, mouth, list(links.trails.values()))
+    worker = Worker(job, joined, here, mouth, board, links.machines)
     worker.start()
     side = (Hub if joined.rank == 0 else Spoke)(job, joined, links, worker.board)
     try:
@@ -106,12 +108,27 @@ def _watched(job: Join, joined: world.World, links: Links, here: torch.device) -
     return worker.result
 
 
+_LOOPBACK = (
+    "a host's own name leads to an address (127...) that is another machine on every host, as on Debian and Ubuntu: "
+    "export GLOO_SOCKET_IFNAME=<the network interface, like eth0> on every host"
+)
+
+
 class Worker(threading.Thread):
     """Does the rank's work, and tells how it ended."""
 
-    def __init__(self, job: Join, joined: world.World, here: torch.device, mouth: Mouth, board: ToldBoard) -> None:
+    def __init__(
+        self,
+        job: Join,
+        joined: world.World,
+        here: torch.device,
+        mouth: Mouth,
+        board: ToldBoard,
+        machines: Sequence[Any],
+    ) -> None:
         super().__init__(name=f"ppedu rank {joined.rank}", daemon=True)
         self.job, self.joined, self.here, self.mouth, self.board = job, joined, here, mouth, board
+        self.several_hosts = len(set(machines)) > 1
         self.result: Everyone | None = None
         self.groups: list[Any] = []  # process groups, to be destroyed
         self.group: Group | None = None
@@ -125,7 +142,8 @@ class Worker(threading.Thread):
             kind, content = "done", None
         except BaseException as error:
             failure = failure_of(error)
-            kind, content = "failed", replace(failure, text=failure_text(failure))
+            remark = failure.remark or (_LOOPBACK if "remote=[127." in str(error) and self.several_hosts else None)
+            kind, content = "failed", replace(failure, text=failure_text(failure), remark=remark)
         with contextlib.suppress(OSError):  # nobody listens any more
             self.mouth.say(kind, content)
 
@@ -169,34 +187,30 @@ class Worker(threading.Thread):
 
 
 class ToldBoard(Board):
-    """A board whose operations rank 0 hears of at once, since a rank that is killed says nothing any more. What it only
-    waits for is told by its main thread, if it takes long."""
+    """A board that rank 0 can read, and rank 0's the others: of its operations at once, since a rank that is killed says
+    nothing any more; of what it only waits for by its main thread, if it takes long."""
 
-    def __init__(self, cells: Any, rank: int, program: Program, mouth: Mouth) -> None:
+    def __init__(self, cells: Any, rank: int, program: Program, mouth: Mouth, trails: Sequence[Trail]) -> None:
         super().__init__(cells, rank)
-        self.mouth, self.lock = mouth, threading.Lock()
+        self.mouth, self.trails = mouth, trails
         self.quiet = frozenset(at for at, i in enumerate(program) if isinstance(i, Send | Recv))
         self.told: list[float] = []
 
     def put(self, step: int, at: int) -> None:
-        with self.lock:
-            super().put(step, at)
-            if at not in self.quiet:
-                self._say()
+        super().put(step, at)
+        if at not in self.quiet:
+            place = self.place()
+            for trail in self.trails:
+                trail.write(place)
 
     def tell(self, beat: bool) -> None:
         """Say where this rank is, if it is new, or time to say anything at all."""
-        with self.lock:
-            if beat or self.place() != self.told:
-                self._say()
+        if beat or self.place() != self.told:
+            self.told = self.place()
+            self.mouth.say("place", self.told)
 
     def place(self) -> list[float]:
         return list(self.cells[self.base : self.base + self.WIDTH])
-
-    def _say(self) -> None:
-        self.told = self.place()
-        with contextlib.suppress(OSError):
-            self.mouth.say("place", self.told)
 
 
 class Reports:
@@ -217,6 +231,7 @@ class Side:
         self.job, self.joined, self.links, self.board, self.cells = job, joined, links, board, board.cells
         self.hosts = [name for name, _ in links.machines]
         self.beat = 0.0
+        self.since: dict[int, float] = {}  # on each rank's own clock
 
     def follow(self) -> None:
         raise NotImplementedError
@@ -228,8 +243,16 @@ class Side:
         self.beat = now
         return True
 
+    def where(self, rank: int) -> Place:
+        if rank in self.links.trails and (record := self.links.trails[rank].last()):
+            self.show(rank, record)
+        return self.job.where(self.cells, rank)
+
     def show(self, rank: int, place: Sequence[float]) -> None:
-        self.cells[rank * Board.WIDTH : (rank + 1) * Board.WIDTH] = place
+        """A place comes by two ways: the later one counts."""
+        base = rank * Board.WIDTH
+        if place[2] >= self.since.get(rank, place[2]):
+            self.cells[base : base + Board.WIDTH], self.since[rank] = place, place[2]
 
     def first_of_host(self, rank: int, gone: Sequence[int] = ()) -> bool:
         """Whether a rank is the one of its host that prints."""
@@ -242,7 +265,7 @@ class Hub(Side):
 
     def follow(self) -> None:
         ranks = Ranks(self.links.ears, _without_a_word, {}, self.hosts)
-        watch = Watch(ranks, lambda rank: self.job.where(self.cells, rank), self.hear, self.job.timeout, self.let_in)
+        watch = Watch(ranks, self.where, self.hear, self.job.timeout, self.let_in)
         try:
             watch.results()
         except RunError as error:
@@ -323,7 +346,7 @@ class Spoke(Side):
 
     def lost(self, what: str, cut: bool) -> None:
         """Without rank 0 there is no verdict: say what is known here."""
-        mine, place = self.joined.rank, self.job.where(self.cells, 0)
+        mine, place = self.joined.rank, self.where(0)
         here = self.job.where(self.cells, mine)
         last = (
             "" if cut else f" while it {place.text}" if place.waiting or place.action is None else f" in {place.action}"
@@ -332,7 +355,7 @@ class Spoke(Side):
         error = RunError(
             (f"host {self.hosts[0]} cannot be reached: " if cut else "")
             + f"{what}{last}. Meanwhile rank {mine} on {self.hosts[mine]} {here.text}",
-            rank=0, host=self.hosts[0], action=place.action, step=place.step,
+            rank=0, host=self.hosts[0], action=None if cut else place.action, step=None if cut else place.step,
         )  # fmt: skip
         raise _for_here(error, mine, self.first_of_host(mine, [0]))
 
@@ -346,7 +369,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _without_a_word(rank: int) -> str:
-    return "ended without a word (it was killed, crashed or exited; torchrun's log on its host says how)"
+    return "ended without a word (it was killed, crashed or exited: see the log on its host)"
 
 
 def _at_end(ear: connection.Connection) -> bool:
@@ -364,6 +387,15 @@ def _for_here(error: RunError, rank: int, told: bool) -> RunError:
         _print_only_what_is_told()
     _tell_torchrun(error, rank)
     return error
+
+
+@contextmanager
+def _told_by_one() -> Iterator[None]:
+    """Before ranks know one another, the first process of a host prints."""
+    try:
+        yield
+    except RunError as error:
+        raise _for_here(error, -1, os.environ.get("LOCAL_RANK", "0") == "0") from error.__cause__
 
 
 def _print_only_what_is_told() -> None:

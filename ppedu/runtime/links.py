@@ -7,9 +7,10 @@ import json
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError, connection
 from typing import Any
@@ -23,15 +24,51 @@ HUB = "hub"
 @dataclass(frozen=True, slots=True)
 class Links:
     """ears: rank 0's connections to all ranks, its own among them; on the other ranks none. mine: this rank's connection to
-    rank 0. machines: of each rank, its host's name and what tells two hosts of one name apart."""
+    rank 0. trails: to the others on rank 0, to rank 0 on the others: what each of the two does, operation by operation.
+    machines: of each rank, its host's name and what tells two hosts of one name apart."""
 
     ears: list[connection.Connection]
+    trails: dict[int, Trail]
     mine: connection.Connection
     machines: list[tuple[str, str]]
 
     def close(self) -> None:
-        for one in (*self.ears, self.mine):
-            one.close()
+        for ear in (*self.ears, self.mine):
+            ear.close()
+        for trail in self.trails.values():
+            trail.close()
+
+
+class Trail:
+    """Records of three numbers, of which the reader wants the last one only: a rank that is killed says nothing any more.
+
+    Neither end takes more than some microseconds: one that did would hold up the operations themselves.
+    """
+
+    RECORD = struct.Struct("!3d")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket, self._rest = connected, b""
+
+    def write(self, record: Sequence[float]) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.sendall(self.RECORD.pack(*record))
+
+    def last(self) -> tuple[float, float, float] | None:
+        """The last record since the last call."""
+        data = self._rest
+        with contextlib.suppress(OSError):
+            while connection.wait([self._socket], 0) and (more := self._socket.recv(1 << 16)):
+                data += more
+        whole = len(data) - len(data) % self.RECORD.size
+        self._rest = data[whole:]
+        if not whole:
+            return None
+        step, at, since = self.RECORD.unpack_from(data, whole - self.RECORD.size)
+        return step, at, since
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 def meet(store: Any, rank: int, size: int, timeout: float, let_in: Callable[[], None]) -> Links:
@@ -44,10 +81,12 @@ def meet(store: Any, rank: int, size: int, timeout: float, let_in: Callable[[], 
     wait = _Patience(time.monotonic() + timeout, let_in)
     store.set(f"machine of {rank}", json.dumps(machine_id()))
     if rank == 0:
-        ears, mine = _answered(store, size, wait)
+        ears, trails, mine = _answered(store, size, wait)
     else:
-        ears, mine = [], _joined(store, rank, wait)
-    return Links(ears, mine, [_read(store, f"machine of {other}", other, wait) for other in range(size)])
+        ears, mine = [], _as_connection(_joined(store, rank, "ear", wait))
+        trails = {0: Trail(_joined(store, rank, "trail", wait))}
+    machines = _read(store, {other: f"machine of {other}" for other in range(size)}, wait)
+    return Links(ears, trails, mine, [(name, boot) for name, boot in machines])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +99,44 @@ class _Patience:
         return time.monotonic() > self.deadline
 
 
-def _read(store: Any, key: str, rank: int, wait: _Patience) -> Any:
-    """What a rank tells under a key, as soon as it does. (A wait inside the store could not be interrupted.)"""
-    while not store.check([key]):
+def _read(store: Any, keys: dict[int, str], wait: _Patience) -> list[Any]:
+    """What ranks tell, each under a key of its own, as soon as they do. (A wait inside the store could not be interrupted.)"""
+    while missing := [rank for rank, key in keys.items() if not store.check([key])]:
         if wait.over():
-            raise RunError(
-                f"rank {rank} did not come: the environment (RANK, WORLD_SIZE) or torch.distributed says that it is in this "
-                "world. Start the script on every rank (torchrun does), or unset WORLD_SIZE where there is no such world",
-                rank=rank,
-            )
+            raise _missing(missing)
         time.sleep(0.01)
-    value = json.loads(store.get(key))
-    return tuple(value) if isinstance(value, list) else value
+    return [json.loads(store.get(key)) for key in keys.values()]
 
 
-def _answered(store: Any, size: int, wait: _Patience) -> tuple[list[connection.Connection], connection.Connection]:
-    """Rank 0: let every other rank in."""
+def _missing(ranks: Sequence[int]) -> RunError:
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return RunError(
+        f"{who} did not come, but RANK and WORLD_SIZE in the environment (or torch.distributed) say that there is such a rank. "
+        "Start the script on every rank (torchrun does) and let hosts reach one another's ports; or unset WORLD_SIZE where there "
+        "is no such world",
+        rank=ranks[0],
+    )
+
+
+def _answered(
+    store: Any, size: int, wait: _Patience
+) -> tuple[list[connection.Connection], dict[int, Trail], connection.Connection]:
+    """Rank 0: let every other rank in, twice."""
     here, mine = connection.Pipe()
     ears: dict[int, connection.Connection] = {0: here}
+    trails: dict[int, Trail] = {}
     with _listener() as door:
         key = secrets.token_hex(32)
         name, boot = machine_id()
         store.set(HUB, json.dumps([door.getsockname()[1], key, name, boot]))
         door.settimeout(0.1)
-        while len(ears) < size:
+        while len(ears) < size or len(trails) < size - 1:
             if wait.over():
-                missing = next(rank for rank in range(size) if rank not in ears)
-                raise RunError(
-                    f"rank {missing} did not come to rank 0 on {name}, port {door.getsockname()[1]}, in time. Start the script "
-                    "on every rank (torchrun does), let the hosts reach one another's ports, or unset WORLD_SIZE where there is "
-                    "no such world",
-                    rank=missing,
-                )
+                missing = [rank for rank in range(1, size) if rank not in ears or rank not in trails]
+                raise _missing(missing)
             with contextlib.suppress(TimeoutError):
-                _let_in(door.accept()[0], key.encode(), ears)
-    return [ears[rank] for rank in range(size)], mine
+                _let_in(door.accept()[0], key.encode(), ears, trails)
+    return [ears[rank] for rank in range(size)], trails, mine
 
 
 def _listener() -> socket.socket:
@@ -105,7 +147,9 @@ def _listener() -> socket.socket:
     return socket.create_server(("", 0), backlog=128)
 
 
-def _let_in(caller: socket.socket, key: bytes, ears: dict[int, connection.Connection]) -> None:
+def _let_in(
+    caller: socket.socket, key: bytes, ears: dict[int, connection.Connection], trails: dict[int, Trail]
+) -> None:
     """A stranger, or somebody who never says a word, is sent away."""
     ear = _as_connection(caller)
     guard = threading.Timer(5.0, _hang_up, (caller,))
@@ -113,7 +157,12 @@ def _let_in(caller: socket.socket, key: bytes, ears: dict[int, connection.Connec
     try:
         connection.deliver_challenge(ear, key)
         connection.answer_challenge(ear, key)
-        ears[int(ear.recv_bytes())] = ear
+        kind, rank = ear.recv_bytes().split()
+        if kind == b"trail":
+            trails[int(rank)] = Trail(caller.dup())
+            ear.close()
+        else:
+            ears[int(rank)] = ear
     except (OSError, EOFError, ValueError, AuthenticationError):
         ear.close()
     finally:
@@ -125,9 +174,9 @@ def _hang_up(caller: socket.socket) -> None:
         caller.shutdown(socket.SHUT_RDWR)
 
 
-def _joined(store: Any, rank: int, wait: _Patience) -> connection.Connection:
+def _joined(store: Any, rank: int, kind: str, wait: _Patience) -> socket.socket:
     """Another rank: go to rank 0."""
-    port, key, name, boot = _read(store, HUB, 0, wait)
+    ((port, key, name, boot),) = _read(store, {0: HUB}, wait)
     addresses = (
         ["127.0.0.1"] if (name, boot) == machine_id() else [a for a in (os.environ.get("MASTER_ADDR"), name) if a]
     )
@@ -140,11 +189,11 @@ def _joined(store: Any, rank: int, wait: _Patience) -> connection.Connection:
                 failed.append(f"{address}: {error}")
                 continue
             caller.settimeout(None)
-            mine = _as_connection(caller)
-            connection.answer_challenge(mine, key.encode())
-            connection.deliver_challenge(mine, key.encode())
-            mine.send_bytes(str(rank).encode())
-            return mine
+            with _as_connection(caller) as mine:
+                connection.answer_challenge(mine, key.encode())
+                connection.deliver_challenge(mine, key.encode())
+                mine.send_bytes(f"{kind} {rank}".encode())
+            return caller
         if wait.over():
             raise RunError(
                 f"host {name} cannot be reached: rank {rank} on {machine_id()[0]} found no way to rank 0 at port {port} "

@@ -2,31 +2,40 @@
 
 CUDA loads each kernel at its first launch, and its allocator gets memory, and both may have to wait until all kernels on
 the GPU are over. Beside a receive that is posted ahead they would wait for a message that never comes. So what a step
-launches is launched once before, one microbatch at a time, with messages that go through the hosts. It also keeps that
-first time out of the measured step, and tells each rank the shapes of what it gets.
+launches is launched once before, one microbatch at a time, with messages that go through the hosts; and then again, for
+only the second one adds to gradients that are there. It also keeps that first time out of the measured step, and tells each
+rank the shapes of what it gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from ppedu.runtime.lower import Instruction, Program, Recv, Send
-from ppedu.schedule import Overlap, Schedule
+from ppedu.schedule import Kind, Overlap, Schedule
+
+Way: TypeAlias = tuple[int, Hashable, frozenset[tuple[int, Kind]]]
+"""What decides which kernels a microbatch launches: its chain, its form, and which backwards the schedule splits."""
 
 
-def rehearsed(schedule: Schedule, forms: Sequence[Hashable], known: set[Any]) -> list[int]:
-    """The microbatches to rehearse: of each chain the first one of each form that is not known yet."""
-    chosen: dict[tuple[int, Hashable], int] = {}
+def rehearsed(schedule: Schedule, forms: Sequence[Hashable], known: set[Way]) -> dict[Way, int]:
+    """The microbatches to rehearse: the first one that goes each way that is not known yet."""
+    done: dict[int, set[tuple[int, Kind]]] = {}
+    for order in schedule.orders:
+        for action in (a for entry in order for a in entry.actions):
+            done.setdefault(action.microbatch, set()).add((action.stage, action.kind))
+    chosen: dict[Way, int] = {}
     for chain in range(schedule.chains):
         for i in schedule.microbatches_of(chain * schedule.chain_length):
-            if forms[i] not in known:
-                chosen.setdefault((chain, forms[i]), i)
-    return list(chosen.values())
+            if (way := (chain, forms[i], frozenset(done[i]))) not in known:
+                chosen.setdefault(way, i)
+    return chosen
 
 
 def part_of(program: Program, microbatch: int) -> list[tuple[int, Instruction]]:
@@ -36,7 +45,9 @@ def part_of(program: Program, microbatch: int) -> list[tuple[int, Instruction]]:
     for at, instruction in enumerate(program):
         if isinstance(instruction, Overlap):
             part += [(at, action) for action in instruction.actions if action.microbatch == microbatch]
-        elif isinstance(instruction, Send | Recv):
+        elif isinstance(instruction, Recv):  # what was sent is kept until the end: it is not much
+            part += [(at, replace(instruction, taken_there=0))] if instruction.action.microbatch == microbatch else []
+        elif isinstance(instruction, Send):
             part += [(at, instruction)] if instruction.action.microbatch == microbatch else []
         elif instruction.microbatch == microbatch:
             part.append((at, instruction))

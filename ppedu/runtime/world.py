@@ -223,7 +223,9 @@ class World:
         if self.callers:
             made: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=limit)
             return made
+        hook = sys.excepthook
         dist.init_process_group("gloo", store=self.keys, rank=self.rank, world_size=self.size, timeout=limit)
+        sys.excepthook = hook  # torch's, which says whose error it is, would stay, one for each world there ever was
         return dist.distributed_c10d._get_default_group()
 
     def leave(self, groups: Sequence[Any]) -> None:
