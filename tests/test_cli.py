@@ -369,3 +369,30 @@ from ppedu import cli
 time.sleep(2 if os.environ["RANK"] == "0" else 0)
 sys.exit(cli.main(["run", "--schedule", "zb"]))
 """
+
+
+FAILS = """
+import sys
+from ppedu import cli, course
+
+def no_loss(outputs, targets):
+    raise ArithmeticError("no loss today")
+
+course.next_byte_loss = no_loss
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_failed_run_is_told_once(tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS, "utf-8")
+    out = tmp_path / "out"
+    done = torchrun(str(tmp_path / "fails.py"), "run", *SMALL.split(), "--pace", "none", "--out", str(out))
+    told = [line for line in done.stderr.splitlines() if line.startswith("ppedu: ")]
+    assert len(told) == 1, done.stderr
+    assert told[0].startswith("ppedu: rank 1 on ")
+    assert "failed in F0 of step 0" in told[0]
+    assert done.stderr.count("ArithmeticError: no loss today") == 1
+    assert "exitcode  : 1" in done.stderr
+    assert done.stdout == ""
+    assert not list(out.iterdir())
