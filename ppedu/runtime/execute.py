@@ -144,6 +144,8 @@ class Rank:
                     self.board.put(self.step, at)
                     self.ready[instruction.action] = channels.take(instruction.source)
                     waits_at = at  # on NCCL the GPU waits for it, not the host
+                    if pace is not None and self.gpu is not None:
+                        self.gpu.finish()  # an operation's time begins when its input is there
                 elif isinstance(instruction, Send):
                     if channels.group.through_host:
                         timer.settle()  # the copy to the host waits for what it copies: that is computing, not sending

@@ -169,7 +169,7 @@ class Worker(threading.Thread):
         rank = Rank(work, group, said, self.board, lambda: time.perf_counter() + began)
         self.current = lambda: rank.current is None
         result = rank.run()
-        self.board.put(work.steps, GATHERING)
+        self.board.put(rank.step, GATHERING)
         until, ended = time.perf_counter(), world.clock_offset(group)
         reports = [world.on_one_clock(r, since + began, until + began, ended - began) for r in said.all]
         everyone: list[Any] = [None] * joined.size

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from glob import glob
 from multiprocessing import connection, resource_tracker, spawn
 from pathlib import Path
 from threading import Event
@@ -122,13 +123,17 @@ class Ranks:
 
 def shared_by_nccl(process: int | None, proc: Path = Path("/proc")) -> list[Path]:
     """The files in shared memory over which NCCL in this process talks to others on its machine. Who is killed leaves them."""
-    if not any(Path("/dev/shm").glob("nccl-*")):  # as on every machine but those with GPUs
+    if not _shared_memory():  # as on every machine but those with GPUs
         return []
     try:
         maps = (proc / str(process) / "maps").read_text()
     except OSError:  # it is over
         return []
     return [Path(name) for name in sorted(set(re.findall(r"/dev/shm/nccl-\w+", maps)))]
+
+
+def _shared_memory() -> list[str]:
+    return glob("/dev/shm/nccl-*")
 
 
 def _start(process: Any) -> None:
