@@ -96,18 +96,6 @@ class Group:
         self.control.recv([flags], source, FLAGS).wait()
         return flags.bool().tolist()
 
-    def send_flat(self, tensor: Tensor, to: int) -> Sent:
-        """A tensor of one dimension, over the channel of the two ranks."""
-        via = self.data[self.rank, to]
-        tensor = tensor.to("cpu") if self.through_host else tensor
-        return Sent(via.send([tensor], to if via is self.control else _index(to, self.rank), DATA), tensor)
-
-    def receive_flat(self, count: int, dtype: torch.dtype, source: int) -> Tensor:
-        via = self.data[source, self.rank]
-        tensor = torch.empty(count, dtype=dtype, device="cpu" if self.through_host else self.device)
-        via.recv([tensor], source if via is self.control else _index(source, self.rank), DATA).wait()
-        return tensor.to(self.device)
-
 
 def connect(
     rank: int,

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ppedu.runtime import channels
+from ppedu.runtime import channels, copies, execute
 from ppedu.runtime.accelerator import many_connections
 from ppedu.runtime.board import CONNECTING, STARTING, Board
 from ppedu.runtime.born import Mouth
@@ -37,7 +37,8 @@ from ppedu.runtime.watch import TICK
 from ppedu.runtime.work import RankResult, StepReport, Work
 from ppedu.schedule import Schedule
 
-_TRANSPORT = (channels.__file__, str(Path(dist.__file__).parent))  # an error that starts there is the transport's
+# Where messages are waited for: an error that starts there is the transport's.
+_TRANSPORT = (channels.__file__, copies.__file__, execute.__file__, str(Path(dist.__file__).parent))
 FOREVER = timedelta(days=7)  # who hangs is found by the process that watches, not by a time-out of the transport
 
 
