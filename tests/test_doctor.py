@@ -183,6 +183,24 @@ def test_a_check_that_hangs_leaves_the_others_their_time(examine: Examine) -> No
     assert whole["checks"]["sees"]["is"] == "ok"
 
 
+@pytest.mark.slow
+def test_what_wants_gpus_runs_once_they_are_seen(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs, of a stand-in for torch. The first check to tell of them is not the one that the others need."""
+    (tmp_path / "torch.py").write_text("class cuda:\n    is_available = lambda: True\n    device_count = lambda: 2\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{HERE}")
+    light = {"what": "a light"}
+    checks = [
+        made("first", "sees", share=False, arguments=light), made("two", "sees", gpus=2, arguments=light),
+        made("three", "sees", gpus=3, arguments=light), made("last", "sees", arguments=light),
+    ]  # fmt: skip
+    code, _, whole = examine(checks)
+    assert [result["is"] for result in whole["checks"].values()] == ["ok", "ok", "skip", "ok"]
+    assert whole["checks"]["three"]["said"] == "NCCL, and a GPU for each rank, need 3 GPUs, and here are 2"
+    assert (code, whole["gpus"], whole["budget"]) == (0, 2, 600)
+
+
 def test_the_budget_is_divided() -> None:
     """100 s for checks that usually take 10, 20 and 30: the first may take its limit, but not the 50 of the others."""
     checks = [made("a", limit=80, usual=10), made("b", limit=15, usual=20), made("c", limit=90, usual=30)]
@@ -254,7 +272,7 @@ def test_ranks_that_share_see_one_gpu(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
     started = Started.__new__(Started)
     started.check, started.mark = made("x", share=share), "m"
-    assert started._environment().get("CUDA_VISIBLE_DEVICES") == seen
+    assert started._environment(Path("/t")).get("CUDA_VISIBLE_DEVICES") == seen
 
 
 @linux
@@ -268,7 +286,7 @@ def test_a_driver_that_is_ended_leaves_no_check(end: signal.Signals, tmp_path: P
     )
     driving = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"},
+        env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "TMPDIR": str(tmp_path)},
     )
     try:
         wait(lambda: (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2)

@@ -55,14 +55,13 @@ class Examination:
     def _result(self, check: Check, later: Sequence[Check], folder: Path) -> Result:
         if not self._fits(check):
             return {"is": "skip", "said": too_few(check.gpus, self.gpus or 0), "seconds": 0.0}
-        later = [other for other in later if self._fits(other)]
+        later = [other for other in later if other.gpus <= (self.gpus or 0)]  # not known: then they may not count
         seconds = self._allowance(check, later)
         if self.budget - self.spent < LEAST:
             return {"is": "skip", "said": OUT_OF_TIME, "seconds": 0.0}
-        ahead, self.ahead = self.ahead, None
-        started = ahead or Started(check, folder)
+        started = self._started(check, folder)
         try:
-            if later and not check.alone and self.gpus is not None:
+            if later and not check.alone:
                 self.ahead = Started(later[0], folder)  # gets ready meanwhile
             result = started.result(seconds)
         finally:
@@ -70,6 +69,14 @@ class Examination:
         if result.get("gpus") is not None:
             self.gpus = result["gpus"]
         return result
+
+    def _started(self, check: Check, folder: Path) -> Started:
+        """The check's process, which may have been started ahead."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or ahead.check is check:
+            return ahead or Started(check, folder)
+        ahead.end()  # there are more GPUs than was known, so that another check comes next
+        return Started(check, folder)
 
     def _fits(self, check: Check) -> bool:
         return self.gpus is None or check.gpus <= self.gpus
@@ -80,7 +87,10 @@ class Examination:
         return min(check.limit, left, max(2 * self._slowness() * check.usual, left - kept))
 
     def _slowness(self) -> float:
-        """How many times as long as usual checks that end well take here; at least 1."""
-        well = [check for check in self.checks if self.results.get(check.name, {}).get("is") == "ok"]
-        usual = sum(check.usual for check in well)
-        return max(1.0, sum(self.results[check.name]["seconds"] for check in well) / usual) if usual else 1.0
+        """How many times as long as usual checks take here, at least 1. One that failed may have hung: that tells nothing."""
+        usual = took = 0.0
+        for check in self.checks:
+            result = self.results.get(check.name)
+            if result and result["is"] != "FAIL" and result["seconds"]:
+                usual, took = usual + check.usual, took + result["seconds"]
+        return max(1.0, took / usual) if usual else 1.0

@@ -15,7 +15,6 @@ import ppedu
 from ppedu.doctor import plain, probes
 from ppedu.doctor.plain import batch
 from ppedu.doctor.verdict import Failed, device, gpus, patience, require
-from ppedu.runtime.errors import RunStopped
 
 CALL = 3  # of the layer that goes wrong: microbatch 2 of the first step
 START = 10.0  # seconds to start ranks, and CUDA in them
@@ -110,7 +109,7 @@ def stops() -> str:
 
     try:
         _train(_with(nn.Identity(), 2, 0), ppedu.gpipe(2, 4), steps=10**6, progress=progress, stop=stop)
-    except RunStopped:
+    except ppedu.RunStopped:
         took = time.perf_counter() - at
         require(took < 5, f"{took:.1f} s until the run ended")
         return f"the run ended {took:.2f} s after stop was set"

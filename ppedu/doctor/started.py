@@ -18,6 +18,7 @@ from ppedu.doctor.table import Check
 
 OUT_OF_TIME = "not checked: out of time"
 GRACE = 5.0  # seconds that what a check started has to be gone after it
+LONG = 60  # characters of a folder, below which sockets get their paths, of some 100 at most
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,13 +32,15 @@ class Started:
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ppedu.doctor.one", json.dumps(task)],
-                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=self._environment(), start_new_session=True,
+                stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=self._environment(folder), start_new_session=True,
             )  # fmt: skip
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, folder: Path) -> dict[str, str]:
         here = [] if ROOT.name in ("site-packages", "dist-packages") else [str(ROOT)]  # there Python looks anyway
         path = os.pathsep.join([*here, *filter(None, [os.environ.get("PYTHONPATH")])])
         made = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "Agg", processes.MARK: self.mark}
+        if len(str(folder)) < LONG:
+            made["TMPDIR"] = str(folder)  # what a check that is killed leaves there goes with the folder
         if self.check.share:
             made["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
         return made

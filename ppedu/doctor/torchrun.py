@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -59,13 +60,14 @@ def equal(backend: str, ranks: int = 2) -> str:
 
 
 def raises(within: float) -> str:
-    """A rank that raises ends the job, and its cause can be read."""
+    """A rank that raises ends the job; rank, operation and cause can be read."""
     done = job("raises", 2)
     require(done.code != 0, "exit code 0, though rank 1 raised")
     require("it broke on purpose" in done.text, f"the cause is not told: {done.text[-600:]}")
     require(done.seconds < within, f"the job ended after {done.seconds:.1f} s, where {within:g} are enough")
-    named = "rank 1" in done.text and "failed in F2" in done.text
-    return f"exit code {done.code} after {done.seconds:.1f} s; rank and operation are {'' if named else 'not '}named"
+    named = re.search(r"rank 1 on \S+ failed in F2 of step 1", done.text)
+    require(named is not None, f"rank 1 in F2 of step 1 is not named: {done.text[-600:]}")
+    return f"exit code {done.code} after {done.seconds:.1f} s: {named[0] if named else ''}"
 
 
 def to_torch() -> str:
