@@ -232,9 +232,11 @@ def test_a_world_that_does_not_come_is_told_with_the_remedy(monkeypatch):
 # how ranks meet
 
 
-def met(store: Any, rank: int, size: int, found: dict[int, Any], timeout: float = 5.0) -> None:
+def met(
+    store: Any, rank: int, size: int, found: dict[int, Any], timeout: float = 5.0, called: dict[str, str] | None = None
+) -> None:
     try:
-        found[rank] = links.meet(store, rank, size, timeout, lambda: None)
+        found[rank] = links.meet(store, rank, size, called or {}, timeout, lambda: None)
     except Exception as error:
         found[rank] = error
 
@@ -274,6 +276,25 @@ def test_a_rank_that_does_not_come_is_named():
     assert isinstance(found[0], RunError)
     assert str(found[0]).startswith("rank 2 did not come")
     assert found[0].rank == 2
+
+
+def test_ranks_that_want_different_things_are_refused():
+    store, found = dist.HashStore(), dict[int, Any]()
+    wants = [
+        {"steps": "3", "pace": "None"},
+        {"steps": "3", "pace": "None"},
+        {"steps": "3", "pace": "F=0.02 s B=0.02 s"},
+    ]
+    threads = [threading.Thread(target=met, args=(store, r, 3, found, 5.0, want)) for r, want in enumerate(wants)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for rank in range(3):
+        assert isinstance(found[rank], ValueError)
+        assert str(found[rank]).startswith(
+            "rank 0 called train with pace=None, and rank 2 with pace=F=0.02 s B=0.02 s: all ranks call it alike"
+        )
 
 
 def test_a_stranger_is_sent_away(monkeypatch):

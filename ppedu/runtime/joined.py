@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import os
 import pickle
@@ -83,11 +84,20 @@ def train_joined(job: Join) -> Everyone:
         job.let_in = let_in
         with _told_by_one():
             joined = world.World.join(max(job.timeout, BIRTH), let_in)
-            links = meet(joined.keys, joined.rank, joined.size, max(job.timeout, BIRTH), let_in)
+            links = meet(joined.keys, joined.rank, joined.size, _called(job), max(job.timeout, BIRTH), let_in)
         try:
             return _watched(job, joined, links, here)
         finally:
             links.close()
+
+
+def _called(job: Join) -> dict[str, str]:
+    work = job.work
+    order = hashlib.sha1(work.schedule.to_csv().encode()).hexdigest()[:8]
+    return {
+        "schedule": f"{work.schedule.label} (order {order})", "steps": str(work.steps), "pace": str(work.pace),
+        "seed": str(work.seed), "gradients": str(work.gradients), "timeout": f"{job.timeout:g}",
+    }  # fmt: skip
 
 
 def _watched(job: Join, joined: world.World, links: Links, here: torch.device) -> Everyone:

@@ -71,22 +71,32 @@ class Trail:
         self._socket.close()
 
 
-def meet(store: Any, rank: int, size: int, timeout: float, let_in: Callable[[], None]) -> Links:
-    """Join the ranks of a world, which share `store`. Every rank calls this.
+def meet(store: Any, rank: int, size: int, called: dict[str, str], timeout: float, let_in: Callable[[], None]) -> Links:
+    """Join the ranks of a world, which share `store`. Every rank calls this. called: what all of them have to want alike.
 
     Messages are pickled, so that who connects must know the key: it stands in the store, which only ranks have.
-    Raises RunError where a rank does not come, or cannot reach rank 0, within `timeout` seconds. `let_in` is called about
+    Raises ValueError where they want different things, and RunError where a rank does not come, or cannot reach rank 0, within
+    `timeout` seconds. `let_in` is called about
     ten times a second: it raises what ends the run from outside.
     """
     wait = _Patience(time.monotonic() + timeout, let_in)
-    store.set(f"machine of {rank}", json.dumps(machine_id()))
+    store.set(f"machine of {rank}", json.dumps([*machine_id(), called]))
     if rank == 0:
         ears, trails, mine = _answered(store, size, wait)
     else:
         ears, mine = [], _as_connection(_joined(store, rank, "ear", wait))
         trails = {0: Trail(_joined(store, rank, "trail", wait))}
     machines = _read(store, {other: f"machine of {other}" for other in range(size)}, wait)
-    return Links(ears, trails, mine, [(name, boot) for name, boot in machines])
+    links = Links(ears, trails, mine, [(name, boot) for name, boot, _ in machines])
+    for other, (_, _, theirs) in enumerate(machines):
+        for what, wanted in machines[0][2].items():
+            if theirs[what] != wanted:
+                links.close()
+                raise ValueError(
+                    f"rank 0 called train with {what}={wanted}, and rank {other} with {what}={theirs[what]}: all ranks call it "
+                    "alike, since one run has one schedule, one pace and so on"
+                )
+    return links
 
 
 @dataclass(frozen=True, slots=True)
