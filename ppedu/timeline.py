@@ -21,7 +21,7 @@ Interval: TypeAlias = tuple[float, float]
 """(from, to), in the timeline's unit."""
 
 _MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0}
-_FORMAT = "ppedu timeline 1"
+_FORMAT = "ppedu timeline 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ class Timeline:
     """Spans of a schedule, with their figures. Times are in `unit` ("" for units of their own, "s" for seconds).
 
     schedule: what was run. spans: in any order; some may be missing, as in a run that was stopped.
-    provenance: the sentence that every caption repeats. It opens with "predicted" or "measured".
+    provenance: the sentence that every caption repeats: what the times rest on.
+    measured: the times come from clocks. Else they come from a simulation, where starting an operation takes no time of
+        its own.
 
     >>> from ppedu.builders import one_f_one_b
     >>> from ppedu.simulate import simulate
@@ -98,6 +100,7 @@ class Timeline:
     spans: tuple[Span, ...]
     provenance: str
     unit: str = ""
+    measured: bool = False
     _lanes: tuple[_Lane, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _span_of: dict[Action, Span] | None = field(default=None, init=False, repr=False, compare=False)
     _first: float | None = field(default=None, init=False, repr=False, compare=False)
@@ -131,9 +134,9 @@ class Timeline:
         return self.schedule.label
 
     @property
-    def predicted(self) -> bool:
-        """The spans come from a simulation, where starting an operation takes no time of its own."""
-        return self.provenance.startswith("predicted")
+    def word(self) -> str:
+        """'predicted' or 'measured': what tells two timelines of one schedule apart."""
+        return "measured" if self.measured else "predicted"
 
     @property
     def total(self) -> int:
@@ -273,7 +276,7 @@ class Timeline:
             path.append(span)
             previous, waited = before.get(span.action), self._waited_for(span)
             dependency = None if waited is None else self._by_action[waited]
-            span = _binding(span, previous, dependency, self.predicted)
+            span = _binding(span, previous, dependency, self.measured)
         return tuple(reversed(path))
 
     def gaps(self, rank: int) -> tuple[Gap, ...]:
@@ -338,7 +341,7 @@ class Timeline:
         else:
             producer = self._by_action[waited]
             who, ended = f"rank {producer.rank}'s {self.schedule.short(producer.action)}", producer.end
-            if not self.predicted and ended <= since:
+            if self.measured and ended <= since:
                 waited = None
                 reason = (
                     f"everything that {name} needs had ended by {self._clock(ended)} ({who}): "
@@ -425,7 +428,7 @@ class Timeline:
             "orders": [",".join(map(str, order)) for order in s.orders],
         }
         spans = [(str(span.action), span.rank, span.start, span.end) for span in self.spans]
-        head = {"format": _FORMAT, "provenance": self.provenance, "unit": self.unit}
+        head = {"format": _FORMAT, "provenance": self.provenance, "unit": self.unit, "measured": self.measured}
         return json.dumps({**head, "schedule": schedule, "spans": spans})
 
     @classmethod
@@ -441,7 +444,9 @@ class Timeline:
             schedule = Schedule(s["name"], s["num_microbatches"], placement, orders, s["chains"])
             entries = {str(entry): entry for order in orders for entry in order}
             spans = tuple(Span(entries[name], rank, start, end) for name, rank, start, end in data["spans"])
-            return cls(schedule, spans, data["provenance"], data["unit"])
+            if not isinstance(data["measured"], bool):
+                raise ValueError(f"measured is true or false: {data['measured']!r}")
+            return cls(schedule, spans, data["provenance"], data["unit"], data["measured"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"this is no '{_FORMAT}', the JSON that Timeline.to_json writes: {error}") from error
 
@@ -466,7 +471,7 @@ class Timeline:
             for time, count in counts:
                 ts = (time - start) * scale
                 events.append(_event("C", f"in flight, rank {rank}", rank, ts=ts, args={"activations": count}))
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"measured": self.measured}})
 
 
 _Key = TypeVar("_Key")
@@ -532,13 +537,14 @@ def _steps(spans: list[Span]) -> list[tuple[float, int]]:
     return steps
 
 
-def _binding(span: Span, previous: Span | None, dependency: Span | None, predicted: bool) -> Span | None:
+def _binding(span: Span, previous: Span | None, dependency: Span | None, measured: bool) -> Span | None:
     """Of the two that a span had to wait for, the one that held it up."""
     if previous is None or dependency is None:
         return previous or dependency
-    if predicted:  # an idle rank waited for the message, even where its sender ended long ago
-        return previous if previous.end == span.start else dependency
-    return previous if previous.end >= dependency.end else dependency
+    if measured:
+        return previous if previous.end >= dependency.end else dependency
+    # an idle rank waited for the message, even where its sender ended long ago
+    return previous if previous.end == span.start else dependency
 
 
 def _event(phase: str, name: str, rank: int, **more: object) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def test_seconds_are_shown_as_milliseconds_from_the_first_start():
         (Span(Action(0, Kind.F, 0), 0, 5.0, 5.02), Span(Action(0, Kind.B, 0), 0, 5.0201, 5.0401)),
         "measured: here",
         "s",
+        measured=True,
     )
     drawn = scene(1, [Track(t)])
     assert (drawn["unit"], drawn["label"], drawn["span"]) == ("ms", "time (ms)", 40.1)
@@ -107,7 +108,7 @@ def test_seconds_are_shown_as_milliseconds_from_the_first_start():
 
 def test_a_run_that_was_stopped_is_drawn_as_far_as_it_came():
     whole = simulate(one_f_one_b(p=2, m=2))
-    part = Timeline(whole.schedule, tuple(s for s in whole.spans if s.end <= 3), "measured: here")
+    part = Timeline(whole.schedule, tuple(s for s in whole.spans if s.end <= 3), "measured: here", measured=True)
     drawn = scene(1, [Track(part)])["tracks"][0]
     assert drawn["name"] == ("F0", "F1", "F0", "B0")
     assert drawn["phases"] == []

@@ -50,7 +50,9 @@ def measured(prediction: Timeline, seed: int = 0, cut: int | None = None) -> Tim
         end = free[span.rank] = start + span.duration * draw.uniform(1, 1.08)
         ended.update(dict.fromkeys(span.action.actions, end))
         spans.append(Span(span.action, span.rank, 100.3 + start, 100.3 + end))
-    return Timeline(schedule, tuple(spans[:cut]), "measured: 4 CPU processes on 2 cores, paced", prediction.unit)
+    return Timeline(
+        schedule, tuple(spans[:cut]), "measured: 4 CPU processes on 2 cores, paced", prediction.unit, measured=True
+    )
 
 
 def seconds(build=one_f_one_b, p=4, m=8) -> Timeline:

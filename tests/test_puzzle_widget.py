@@ -328,7 +328,7 @@ class Ran:
     def __init__(self, job: real_run.Job) -> None:
         self.schedule, self.losses, self.stopped = job.schedule, (2.0, 1.0), None
         spans = simulate(job.schedule, job.pace).spans
-        self.timeline = Timeline(job.schedule, spans, "measured: a stand-in", "s")
+        self.timeline = Timeline(job.schedule, spans, "measured: a stand-in", "s", measured=True)
 
 
 def test_only_a_whole_schedule_runs(view):

@@ -198,7 +198,7 @@ def test_the_caption_says_what_was_assumed():
     timeline = simulate(gpipe(2, 2), Costs(forward=0.02, backward=0.04, transfer=0.001, unit="s"))
     assert timeline.provenance == "predicted, F=0.02 s B=0.04 s, transfer 0.001 s"
     assert timeline.unit == "s"
-    assert timeline.predicted
+    assert not timeline.measured
 
 
 def test_an_illegal_schedule_is_refused_with_the_reasons():

@@ -25,11 +25,11 @@ def names(timeline: Timeline, entries) -> str:
     return " ".join(map(timeline.schedule.short, entries))
 
 
-def measured(schedule: Schedule, times: dict[str, tuple[float, float]], **more: str) -> Timeline:
+def measured(schedule: Schedule, times: dict[str, tuple[float, float]], unit: str = "") -> Timeline:
     """A timeline as a run would give it, from '2F0': (start, end)."""
     places = ((entry, rank) for rank, order in enumerate(schedule.orders) for entry in order)
     spans = (Span(entry, rank, *times[str(entry)]) for entry, rank in places if str(entry) in times)
-    return Timeline(schedule, tuple(spans), "measured: 2 CPU processes", **more)
+    return Timeline(schedule, tuple(spans), "2 CPU processes", unit, measured=True)
 
 
 # figures
@@ -444,11 +444,24 @@ def test_json_reads_back_exactly(schedule, transfer, unit):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "nonsense", '{"format": "ppedu timeline 0"}', '{"format": "ppedu timeline 1"}']
+    "text", ["", "{}", "[]", "nonsense", '{"format": "ppedu timeline 1"}', '{"format": "ppedu timeline 2"}']
 )
 def test_other_json_is_refused(text):
-    with pytest.raises(ValueError, match=r"this is no 'ppedu timeline 1', the JSON that Timeline\.to_json writes"):
+    with pytest.raises(ValueError, match=r"this is no 'ppedu timeline 2', the JSON that Timeline\.to_json writes"):
         Timeline.from_json(text)
+
+
+@pytest.mark.parametrize("of_clocks", [False, True])
+def test_whether_it_was_measured_is_a_fact_and_no_word(of_clocks):
+    """Whatever the caption says. JSON and traces keep it, and JSON that does not say it is refused."""
+    timeline = Timeline(gpipe(p=2, m=1), (), "measured, or predicted: who knows", measured=of_clocks)
+    assert timeline.word == ("measured" if of_clocks else "predicted")
+    assert Timeline.from_json(timeline.to_json()).measured is of_clocks
+    assert json.loads(timeline.to_chrome_trace())["otherData"] == {"measured": of_clocks}
+    data = json.loads(timeline.to_json())
+    for wrong in (data | {"measured": "yes"}, {key: value for key, value in data.items() if key != "measured"}):
+        with pytest.raises(ValueError, match="measured"):
+            Timeline.from_json(json.dumps(wrong))
 
 
 def test_a_timeline_is_a_value():

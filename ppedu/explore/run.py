@@ -74,14 +74,18 @@ _turn = threading.Lock()  # two runs at a time would take each other's cores, an
 _runs: set[RealRun] = set()
 
 
-def train_one(job: Job, progress: Progress, stop: threading.Event) -> Run:
-    """Train the course's model under one job. Raises RunStopped once `stop` is set, and RunError if a rank fails."""
+def train_one(job: Job, progress: Progress, stop: threading.Event) -> Run | None:
+    """Train the course's model under one job; None where `stop` ended it. Raises RunError if a rank fails."""
     from ppedu.course import train_course
+    from ppedu.runtime.errors import RunStopped
 
     samples = 4 * job.schedule.num_microbatches
-    return train_course(
-        job.schedule, job.pace, samples=samples, steps=STEPS, blocks=BLOCKS, progress=progress, stop=stop
-    )
+    try:
+        return train_course(
+            job.schedule, job.pace, samples=samples, steps=STEPS, blocks=BLOCKS, progress=progress, stop=stop
+        )
+    except RunStopped:
+        return None
 
 
 class RealRun:
@@ -122,7 +126,7 @@ class RealRun:
         try:
             end = self._results()
         except BaseException as error:  # whatever it is, the page is where it can be read
-            end = self._ended(error)
+            end = "failed", f"The run failed. {type(error).__name__}: {error}"
         finally:
             _runs.discard(self)
             _turn.release()
@@ -135,7 +139,10 @@ class RealRun:
             self._say_unless_stopping(
                 text=f"{job.schedule.label}: starting; then {STEPS} steps of about {step:.2g} s each"
             )
-            runs.append(train_one(job, self._progress(job, STEPS * number), self._stop))
+            run = train_one(job, self._progress(job, STEPS * number), self._stop)
+            if run is None:
+                return "stopped", "Stopped. No process is left."
+            runs.append(run)
         self._done(runs)
         return "done", summary(runs)
 
@@ -149,11 +156,6 @@ class RealRun:
     def _say_unless_stopping(self, **news: Any) -> None:
         if not self._stop.is_set():
             self._say("running", **news)
-
-    def _ended(self, error: BaseException) -> tuple[str, str]:
-        if self._stop.is_set() and type(error).__name__ == "RunStopped":
-            return "stopped", "Stopped. No process is left."
-        return "failed", f"The run failed. {type(error).__name__}: {error}"
 
 
 def summary(runs: Sequence[Run]) -> str:

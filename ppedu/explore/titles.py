@@ -47,9 +47,9 @@ def caption(p: int, m: int, predicted: str, measured: Sequence[Timeline] = ()) -
     ranks = f"p = {p} rank{'s' * (p > 1)}"
     parts = f"m = {m} microbatch{'es' * (m > 1)}"
     said = [f"{ranks}, {parts}.", f"Predicted, {predicted}."]
-    cut = [t.provenance.partition("; ") for t in measured]  # where it ran; then, perhaps, what went wrong with its pace
-    said += [f"{where[:1].upper()}{where[1:]}." for where in dict.fromkeys(where for where, _, _ in cut)]
-    for t, (_, _, more) in zip(measured, cut, strict=True):
-        if more:
-            said.append(f"{t.schedule.name}: {more}." if len(measured) > 1 else f"{more}.")
+    whose: dict[str, list[str]] = {}
+    for t in measured:
+        whose.setdefault(t.provenance, []).append(t.schedule.name)
+    for text, names in whose.items():
+        said.append(f"{', '.join(names)}: {text}." if len(whose) > 1 else f"{text[:1].upper()}{text[1:]}.")
     return " ".join(said)

@@ -35,11 +35,6 @@ class Track:
         """The peak in flight of each rank, as the picture counts."""
         return tuple(self.size * peak for peak in self.timeline.peak_in_flight)
 
-    @property
-    def word(self) -> str:
-        """How the provenance opens: predicted or measured."""
-        return self.timeline.provenance.split(",")[0].split(":")[0].strip()
-
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -142,7 +137,7 @@ def _names(group: Sequence[Track]) -> Sequence[str]:
     """What tells the lanes of one rank apart."""
     if len(group) == 1:
         return [""]
-    options = [track.word for track in group], [track.timeline.schedule.name for track in group]
+    options = [track.timeline.word for track in group], [track.timeline.schedule.name for track in group]
     return next((names for names in options if len(set(names)) == len(group)), ["first", "second"])
 
 
@@ -222,7 +217,7 @@ def time_label_of(tracks: Sequence[Track]) -> str:
 def labels_of(tracks: Sequence[Track]) -> list[str]:
     """What tells timelines apart, as short as it can be: name, p and m where names repeat, predicted or measured."""
     names, labels = [t.timeline.schedule.name for t in tracks], [t.timeline.label for t in tracks]
-    words = [track.word for track in tracks]
+    words = [track.timeline.word for track in tracks]
     worded = [[f"{text}, {word}" for text, word in zip(texts, words, strict=True)] for texts in (names, labels)]
     options = [worded[0], worded[1]] if len(set(words)) > 1 else [names, labels]
     return next((texts for texts in options if len(set(texts)) == len(tracks)), options[-1])

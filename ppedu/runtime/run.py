@@ -108,7 +108,7 @@ def step_timeline(
     if overruns:
         longest = max(o.took - o.pace for o in overruns)
         where += f"; {len(overruns)} of {len(spans)} operations overran their pace, by up to {longest * 1e3:.1f} ms"
-    return Timeline(schedule, spans, where, "s")
+    return Timeline(schedule, spans, where, "s", measured=True)
 
 
 def find_overruns(
