@@ -8,6 +8,7 @@ import pytest
 from traitlets import TraitError
 
 import ppedu
+from ppedu import theory
 from ppedu.explore import assets, explorer
 from ppedu.explore.comparison import Comparison
 from ppedu.explore.explorer import Explorer
@@ -203,12 +204,17 @@ def test_large_scenes_get_their_details_when_asked(view):
 
 def test_controls_know_their_ranges(view):
     assert view.fixed["ranges"]["p"] == {"low": 1, "high": 16, "step": 1}
-    assert view.fixed["names"] == {
+    assert view.fixed["names"] == view.fixed["names"] | {
         "naive": "naive", "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "looped_bfs": "looped BFS",
         "zb_h1": "ZB-H1", "zb_h2": "ZB-H2", "zb_v": "ZB-V", "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
     }  # fmt: skip
-    assert view.fixed["own"]["v"] == ["interleaved", "looped_bfs"]
-    assert view.fixed["several"] == ["dualpipe", "dualpipev", "interleaved", "looped_bfs", "zb_v"]
+    for name, keys in {
+        "v": {"interleaved", "looped_bfs"}, "w_share": {"dualpipe", "dualpipev", "zb_h1", "zb_h2", "zb_v"},
+        "overlap": {"dualpipe", "dualpipev"},
+    }.items():  # fmt: skip
+        assert keys == set(view.fixed["own"][name]) & theory.IDLE.keys()
+    several = {"dualpipe", "dualpipev", "interleaved", "looped_bfs", "zb_v"}
+    assert several == set(view.fixed["several"]) & theory.IDLE.keys()
     assert set(RANGES) == set(view.fixed["ranges"])
 
 

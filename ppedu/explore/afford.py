@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ppedu import theory
-from ppedu.explore.settings import RANGES, Settings
+from ppedu.builders import SCHEDULES
+from ppedu.explore.settings import RANGES, Build, Settings
 
 MOST = int(RANGES["m"].high)
 
@@ -47,13 +49,25 @@ def afford(settings: Settings, budget: int | None) -> Afford:
     if budget is not None:
         peaks = [peak(settings.schedule, settings.p, n, settings.v) for n in range(1, MOST + 2)]
         fits = [n for n, most in enumerate(peaks, 1) if most <= budget]
-        m = min(MOST, max(fits))  # one microbatch always fits: a budget is at least 1
+        m = min(MOST, max(fits, default=1))  # one microbatch always fits, where it can be: a budget is at least 1
         # Peaks that grow without end do so with every microbatch; the others are highest at some m below 2p.
         endless = len(fits) == len(peaks)
     return Afford(m, endless, replace(settings, m=m).predicted().makespan / m)
 
 
-@lru_cache(maxsize=8192)
 def peak(name: str, p: int, m: int, v: int = 2) -> float:
-    """The most activations that any rank holds, in what a microbatch leaves on 1/p of the model."""
-    return max(theory.peak_activations(name, p, m, v))
+    """The most activations that any rank holds, in what a microbatch leaves on 1/p of the model: by its closed form, or as
+    simulated. Infinite where the schedule cannot have this m."""
+    return _peak(SCHEDULES[name], name, p, m, v)
+
+
+@lru_cache(maxsize=8192)
+def _peak(_: Build, name: str, p: int, m: int, v: int) -> float:
+    try:
+        return max(theory.peak_activations(name, p, m, v))
+    except ValueError:
+        pass
+    try:
+        return max(Settings(name, p, m, v=v).predicted().peak_activations)
+    except ValueError:
+        return math.inf

@@ -8,8 +8,9 @@ from typing import Any
 import traitlets
 from traitlets import Float, Int, List
 
+from ppedu.builders import SCHEDULES
 from ppedu.explore.run import why_not_real
-from ppedu.explore.settings import NAMES, OWN, RANGES, SEVERAL, Settings, check_ranks, check_stage, ranks_of
+from ppedu.explore.settings import OWN, RANGES, Settings, check_ranks, check_stage, features, ranks_of
 from ppedu.explore.widget import Check, View
 
 
@@ -61,8 +62,14 @@ class LiveView(View):
 
     def _fixed(self) -> dict[str, Any]:
         ranges = {name: {"low": r.low, "high": r.high, "step": r.step} for name, r in RANGES.items()}
-        own = {name: sorted(keys) for name, keys in OWN.items()}
-        return {**super()._fixed(), "ranges": ranges, "names": NAMES, "own": own, "several": sorted(SEVERAL)}
+        known = {key: features(key) for key in SCHEDULES}
+        return {
+            **super()._fixed(),
+            "ranges": ranges,
+            "names": {key: one.name for key, one in known.items()},
+            "own": {name: sorted(key for key, one in known.items() if name in one.controls) for name in OWN},
+            "several": sorted(key for key, one in known.items() if one.several),
+        }
 
     def _follow(self) -> None:
         possible = ranks_of(self._names())

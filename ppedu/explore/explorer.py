@@ -14,7 +14,7 @@ from ppedu.explore.controls import LiveView
 from ppedu.explore.figures import Figure, changes, figures
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
-from ppedu.explore.settings import NAMES, OWN, Settings, check_name, words
+from ppedu.explore.settings import OWN, Settings, check_name, words
 from ppedu.explore.titles import caption, title
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
@@ -149,14 +149,14 @@ def _difference(before: Settings, after: Settings) -> dict[str, str]:
 
     def shown(name: str) -> bool:
         """A control that one of two schedules lacks has not been moved."""
-        return name not in OWN or {before.schedule, after.schedule} <= OWN[name]
+        return name not in OWN or name in before.features.controls & after.features.controls
 
     changed = [name for name in _SAID if getattr(before, name) != getattr(after, name) and shown(name)]
 
     def text(settings: Settings, name: str) -> str:
         value = getattr(settings, name)
         if name == "schedule":
-            return NAMES[value]
+            return settings.features.name
         return "none" if value is None else f"{value:g}"
 
     if not changed:

@@ -209,7 +209,10 @@ def put_in(formula: str, settings: Settings) -> str:
 def _memory(settings: Settings) -> dict[str, _Form]:
     """What is in flight: by `theory`, for any times."""
     name, p, m, v = settings.schedule, settings.p, settings.m, settings.v
-    peaks = theory.peak_in_flight(name, p, m, v)
+    try:
+        peaks = theory.peak_in_flight(name, p, m, v)
+    except ValueError:
+        return {}
     size = -(-m // max(1, m // p))  # of interleaved's first round
     wrapped = f"2(p - i - 1) + (v - 1) {'p' if size == p else size} + 1"
     formulas = {
@@ -239,6 +242,8 @@ def _share(part: int, whole: int) -> str:
 
 
 def _why_simulated(settings: Settings) -> str:
+    if settings.schedule not in theory.IDLE:
+        return "Simulated: no closed form is known here."
     reasons = []
     if not settings.even:
         several = len(settings.built()[0].rank_of_stage) > settings.p

@@ -7,14 +7,15 @@ of a rank when the model is cut into p stages, so that schedules compare on one 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
+from typing import TypeAlias
 
 from ppedu.builders import SCHEDULES
 from ppedu.explore.scene import Structure, structure
-from ppedu.schedule import Costs, Entry, Kind, Overlap, PerStage, Schedule
+from ppedu.schedule import Costs, Kind, Overlap, PerStage, Schedule
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 
@@ -49,39 +50,72 @@ RANGES: dict[str, Range] = {
     "slow_factor": Range("how many times slower the slow stage is", 1, 4, 0.25),
     "budget": Range("how many activations in flight a rank has room for", 1, 64, 1, whole=True),
 }
-_BUILT = {key: make(p=2, m=4) for key, make in SCHEDULES.items()}
-NAMES: dict[str, str] = {key: schedule.name for key, schedule in _BUILT.items()}
-"""What pictures call the schedules, by their keys in SCHEDULES."""
+OWN: dict[str, float] = {"v": 2, "w_share": 0.5, "overlap": 1.0}
+"""Controls that only some schedules have, with the value that stands in where they count for nothing."""
+Build: TypeAlias = Callable[..., Schedule]
 
 
-def _with(kind: type[Entry] | Kind) -> frozenset[str]:
-    """The schedules in which such operations stand."""
-    return frozenset(
-        key
-        for key, schedule in _BUILT.items()
-        for entry in (e for order in schedule.orders for e in order)
-        if (isinstance(entry, kind) if isinstance(kind, type) else any(a.kind is kind for a in entry.actions))
-    )
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the controls need to know of a schedule, whatever p, m and v are.
+
+    name: what pictures call it. controls: those of OWN that it has. several: some rank holds more than one stage.
+    """
+
+    name: str
+    controls: frozenset[str]
+    several: bool
 
 
-OWN: dict[str, frozenset[str]] = {
-    "v": frozenset(key for key, make in SCHEDULES.items() if "v" in signature(make).parameters),
-    "w_share": _with(Kind.W),
-    "overlap": _with(Overlap),
-}
-"""Controls that only some schedules have, with their names."""
-SEVERAL = frozenset(key for key, schedule in _BUILT.items() if schedule.num_stages > schedule.num_ranks)
-"""The schedules with several stages on each rank."""
+def features(name: str) -> Features:
+    """Those of a schedule of SCHEDULES, as a small one of its kind shows them.
+
+    >>> sorted(features("zb_v").controls), features("zb_v").several
+    (['w_share'], True)
+    """
+    return _features(SCHEDULES[name])
 
 
 @lru_cache(maxsize=256)
+def _features(build: Build) -> Features:
+    for p in (2, 4, 3, 1, 8):
+        schedule = _try(build, p, (4, 4 * p, 1))
+        if isinstance(schedule, Schedule):
+            return _seen(schedule, takes_v="v" in signature(build).parameters)
+    raise ValueError(f"a builder in SCHEDULES takes p and m, but {build!r} makes no small schedule: {schedule}")
+
+
+def _seen(schedule: Schedule, takes_v: bool) -> Features:
+    entries = {entry for order in schedule.orders for entry in order}
+    has = {
+        "v": takes_v,
+        "w_share": any(part.kind is Kind.W for entry in entries for part in entry.actions),
+        "overlap": any(isinstance(entry, Overlap) for entry in entries),
+    }
+    several = schedule.num_stages > schedule.num_ranks
+    return Features(schedule.name, frozenset(name for name, there in has.items() if there), several)
+
+
+def _try(build: Build, p: int, ms: Sequence[int]) -> Schedule | str:
+    """A schedule of p ranks, with the first of these m that it can have; or why it can have none."""
+    reason = ""
+    for m in ms:
+        try:
+            return build(p=p, m=m)
+        except ValueError as error:
+            reason = str(error)
+    return reason
+
+
 def why_not_p(name: str, p: int) -> str:
     """Why a schedule cannot have p ranks, in its builder's words; "" where it can."""
-    try:
-        SCHEDULES[name](p=p, m=1)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return _why_not_p(SCHEDULES[name], p)
+
+
+@lru_cache(maxsize=256)
+def _why_not_p(build: Build, p: int) -> str:
+    found = _try(build, p, (1, p, 2 * p, 4 * p))
+    return found if isinstance(found, str) else ""
 
 
 def ranks_of(names: Sequence[str]) -> list[int]:
@@ -140,9 +174,14 @@ class Settings:
     overlap: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, indifferent in (("v", 2), ("w_share", 0.5), ("overlap", 1.0)):
-            if self.schedule not in OWN[name]:
+        for name, indifferent in OWN.items():
+            if name not in self.features.controls:
                 object.__setattr__(self, name, indifferent)
+
+    @property
+    def features(self) -> Features:
+        """What holds of the schedule whatever p, m and v are."""
+        return features(self.schedule)
 
     @property
     def even(self) -> bool:
@@ -169,7 +208,7 @@ class Settings:
         forward: PerStage = each if len(set(each)) > 1 else each[0]
         backward = _times(self.ratio, forward)
         more: dict[str, PerStage] = {}
-        if self.schedule in OWN["w_share"]:
+        if "w_share" in self.features.controls:
             more["input_grad"] = _times((1 - self.w_share) * self.ratio, forward)
             more["weight_grad"] = _times(self.w_share * self.ratio, forward)
         if self.overlap != 1:
@@ -178,11 +217,11 @@ class Settings:
 
     def built(self) -> tuple[Schedule, Structure]:
         """The schedule, with what its picture needs of it whatever the costs are."""
-        return _built(self.schedule, self.p, self.m, self.v)
+        return _built(SCHEDULES[self.schedule], self.p, self.m, self.v)
 
     def predicted(self) -> Timeline:
         """The simulated timeline, in units of F."""
-        return _predicted(self)
+        return _predicted(self, SCHEDULES[self.schedule])
 
 
 def words(all_settings: Sequence[Settings]) -> str:
@@ -195,7 +234,7 @@ def words(all_settings: Sequence[Settings]) -> str:
     """
     one = all_settings[0]
     said = [f"F=1 B={one.ratio:g}"]
-    split = next((s for s in all_settings if s.schedule in OWN["w_share"]), None)
+    split = next((s for s in all_settings if "w_share" in s.features.controls), None)
     if split is not None:
         said[0] += f" (I={(1 - split.w_share) * one.ratio:.3g} W={split.w_share * one.ratio:.3g})"
     pair = next((s for s in all_settings if s.overlap != 1), None)
@@ -209,7 +248,7 @@ def words(all_settings: Sequence[Settings]) -> str:
     if not smaller:
         return ", ".join(said)
     said[0] += f" for 1/{one.p} of the model" if one.p > 1 else " for the model"
-    parts = [f"a stage of {NAMES[s.schedule]} is 1/{s.built()[0].chain_length}" for s in smaller]
+    parts = [f"a stage of {s.features.name} is 1/{s.built()[0].chain_length}" for s in smaller]
     return "; ".join([", ".join(said), *parts])
 
 
@@ -218,11 +257,12 @@ def _times(factor: float, each: PerStage) -> PerStage:
 
 
 @lru_cache(maxsize=16)
-def _built(name: str, p: int, m: int, v: int) -> tuple[Schedule, Structure]:
-    schedule = SCHEDULES[name](p=p, m=m, v=v) if name in OWN["v"] else SCHEDULES[name](p=p, m=m)
+def _built(build: Build, p: int, m: int, v: int) -> tuple[Schedule, Structure]:
+    more = {"v": v} if "v" in _features(build).controls else {}
+    schedule = build(p=p, m=m, **more)
     return schedule, structure(schedule)
 
 
 @lru_cache(maxsize=16)
-def _predicted(settings: Settings) -> Timeline:
+def _predicted(settings: Settings, build: Build) -> Timeline:
     return simulate(settings.built()[0], settings.costs())
