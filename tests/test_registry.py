@@ -93,7 +93,7 @@ def test_a_builder_that_makes_nothing_is_told():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SCHEDULES, "never", _never)
         with pytest.raises(
-            ValueError, match="a builder in SCHEDULES takes p and m, but .* makes no small schedule: no"
+            ValueError, match=r"a builder in SCHEDULES takes p and m, but .* makes no small schedule: no"
         ):
             ppedu.explore()
 
