@@ -6,11 +6,18 @@ Ranks are threads here, so that a hang is seen at once and thousands of messages
 from __future__ import annotations
 
 import copy
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from gpu_model import DeadlockError, Post, Trace, replay
 from hypothesis import given, settings
-from network import Network, StuckError, Threads
+from hypothesis import strategies as st
+from network import Network, RecordingGpu, StuckError, Threads
 from orders import F, dualpipe, dualpipe_v, golden, legal_schedules
 from runtime_helpers import Plain, assert_equal_training, backwards_reversed, batch, momentum, mse
 from torch import nn
@@ -18,7 +25,7 @@ from torch import nn
 import ppedu
 from ppedu.runtime import channels
 from ppedu.runtime import train as train_module
-from ppedu.runtime.channels import AHEAD
+from ppedu.runtime.channels import AHEAD, Group, by_rounds
 from ppedu.runtime.lower import Recv, Send, lower
 from ppedu.schedule import Schedule
 
@@ -282,3 +289,153 @@ def test_hangs_are_found_only_where_all_wait():
     network.leave(failed=False)
     with pytest.raises(StuckError):
         b.data[0, 1].recv([got], 0, 0).wait()
+
+
+# the order in which ranks first meet on NCCL
+
+
+ordered_pairs = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda ab: ab[0] != ab[1]), max_size=24)
+
+
+def meetings(own: dict[int, list[tuple[int, int]]]) -> int:
+    """Rounds until all have met, where each rank goes through its own pairs one after the other, and a pair meets when both
+    are at it. Raises StuckError where they wait in a circle."""
+    own, rounds = {rank: list(pairs) for rank, pairs in own.items()}, 0
+    while left := {rank: pairs[0] for rank, pairs in own.items() if pairs}:
+        ready = {pair for pair in left.values() if left[pair[0]] == left[pair[1]] == pair}
+        if not ready:
+            raise StuckError(f"they wait in a circle: {left}")
+        own = {rank: pairs[1:] if pairs and pairs[0] in ready else pairs for rank, pairs in own.items()}
+        rounds += 1
+    return rounds
+
+
+def own_pairs(order: Sequence[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
+    return {rank: [pair for pair in order if rank in pair] for rank in range(8)}
+
+
+@given(ordered_pairs.map(set))
+def test_pairs_meet_in_few_rounds(pairs):
+    """A pair shares a rank with at most 2 (d - 1) others, where no rank is in more than d; so that many rounds, and its own,
+    are enough."""
+    order = by_rounds(pairs)
+    assert sorted(order) == sorted(pairs)
+    own = own_pairs(order)
+    most = max(map(len, own.values()))
+    assert meetings(own) <= max(0, 2 * most - 1)
+
+
+def test_ranks_that_keep_orders_of_their_own_wait_in_a_circle():
+    circle = {0: [(0, 1), (2, 0)], 1: [(1, 2), (0, 1)], 2: [(2, 0), (1, 2)]}
+    with pytest.raises(StuckError):
+        meetings(circle)
+
+
+def greeted(pairs: set[tuple[int, int]], copies: Sequence[tuple[int, ...]] = ()) -> list[Trace]:
+    network = Network(4, True, RecordingGpu)
+
+    def meet(rank: int) -> None:
+        with network.changed:
+            channels._greet(network.group(rank, pairs, copies))
+            network.leave(failed=False)
+
+    run_all(meet, range(4))
+    assert network.left() == 0
+    return network.traces
+
+
+def run_all(function: Callable[[Any], None], arguments: Sequence[Any]) -> None:
+    """In a thread each."""
+    threads = [threading.Thread(target=function, args=(argument,), daemon=True) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_ranks_greet_each_other_one_pair_after_the_other():
+    """Each host waits for each greeting; in another order on one of them that hangs."""
+    pairs, copies = {(a, b) for a in range(4) for b in range(4) if a != b}, [(0, 1, 2, 3), (0, 3), (1, 2)]
+    traces = greeted(pairs, copies)
+    replay(traces, 32)
+    posts = [k for k, step in enumerate(traces[0].steps) if isinstance(step, Post)]
+    assert len(posts) == 6 + 2
+    traces[0].steps = traces[0].steps[posts[3] :] + traces[0].steps[: posts[3]]
+    with pytest.raises(DeadlockError):
+        replay(traces, 32)
+
+
+# which ranks can talk over NCCL, and how they end it
+
+
+class CountedGroup:
+    """A process group that may be aborted, and nothing else."""
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_abort_ends_what_nccl_has_running(backend):
+    control, copies, pairs = CountedGroup(), CountedGroup(), {(0, 1): CountedGroup(), (1, 0): CountedGroup()}
+    data = pairs if backend == "nccl" else dict.fromkeys(pairs, control)
+    group: Any = Group(0, 2, torch.device("cpu"), control, data, False, backend, None, {(0, 1): copies})
+    group.abort()
+    wanted = int(backend == "nccl")
+    assert [one.aborted for one in (*pairs.values(), copies)] == [wanted] * 3
+    assert control.aborted == 0  # gloo's is left to whom it belongs
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def slot(bus: int, uuid: str = "") -> Any:
+    return SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0, uuid=uuid)
+
+
+RANKS: dict[str, tuple[bool, list[tuple[torch.device, str, Any]]]] = {  # -> (NCCL, (device, host, properties) of each rank)
+    "two GPUs of one machine": (True, [(GPU, "a", slot(1)), (GPU, "a", slot(2))]),
+    "one GPU for two ranks": (False, [(GPU, "a", slot(1)), (GPU, "a", slot(1))]),
+    "the same slots on two machines": (True, [(GPU, host, slot(bus)) for host in "ab" for bus in (1, 2)]),
+    "parts of one GPU (MIG)": (False, [(GPU, "a", slot(1, "MIG-1")), (GPU, "a", slot(1, "MIG-2"))]),
+    "a torch that tells no slots": (
+        True, [(GPU, "a", SimpleNamespace(uuid="GPU-1")), (GPU, "a", SimpleNamespace(uuid="GPU-2"))],
+    ),
+    "GPUs here, none there": (False, [(GPU, "a", slot(1)), (GPU, "a", slot(2)), (CPU, "b", None)]),
+    "no GPU at all": (False, [(CPU, "a", None), (CPU, "b", None)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nccl", "ranks"), RANKS.values(), ids=RANKS)
+def test_all_ranks_agree_on_what_carries_their_tensors(nccl, ranks, monkeypatch):
+    """Each asks, whatever its own device is: nobody waits for an answer that does not come."""
+    here, store, found = threading.local(), dist.HashStore(), {}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: here.properties)
+    monkeypatch.setattr(channels, "machine_id", lambda: (here.host, "boot"))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+
+    def ask(rank: int) -> None:
+        device, here.host, here.properties = ranks[rank]
+        found[rank] = channels._one_gpu_each(rank, len(ranks), device, store)
+
+    run_all(ask, range(len(ranks)))
+    assert found == dict.fromkeys(range(len(ranks)), nccl)
+
+
+def test_one_rank_without_a_gpu_has_all_of_them_on_gloo(monkeypatch):
+    """And the tensors of those with one go through their hosts."""
+    store, control, found = dist.HashStore(), object(), {}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: slot(1))
+
+    def join(rank: int) -> None:
+        device = [GPU, CPU][rank]
+        found[rank] = channels.connect(rank, 2, device, control, {(0, 1), (1, 0)}, [(0, 1)], store)
+
+    run_all(join, range(2))
+    assert [found[rank].backend for rank in range(2)] == ["gloo", "gloo"]
+    assert [found[rank].through_host for rank in range(2)] == [True, False]
+    assert all(via is control for rank in range(2) for via in found[rank].data.values())
