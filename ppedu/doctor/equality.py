@@ -17,12 +17,7 @@ from ppedu.doctor import plain
 from ppedu.doctor.plain import TOLERANCE, batch, trained
 from ppedu.doctor.verdict import device, gpus, require
 
-DTYPES = {
-    torch.float32: 1e-5,
-    torch.bfloat16: 5e-2,
-    torch.float16: 1e-2,
-    torch.float64: TOLERANCE,
-}  # and what is allowed
+ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2, torch.float64: TOLERANCE}
 MAX_RANKS = 8  # of a check that takes all GPUs
 LOSSES = {"mse": plain.mse, "sum": nn.MSELoss(reduction="sum")}
 
@@ -71,16 +66,16 @@ def large_messages(backend: str, mib: int) -> str:
 def dtypes() -> str:
     """Between stages, and token numbers into an embedding, on the first rank and on the second."""
     said = []
-    for dtype, allowed in DTYPES.items():
+    for dtype, allowed in ALLOWED.items():
         _, off = trained(
             ppedu.zb_h1(2, 4), model=plain.layers(4, 8, dtype), data=[batch(8, 8, dtype=dtype)], tolerance=allowed
         )
         said.append(f"{_name(dtype)} {off:.0e}")
     for where, before in (("first", []), ("second", [nn.Identity()])):
         torch.manual_seed(0)
-        model = nn.Sequential(*before, nn.Embedding(16, 8), nn.Linear(8, 8)).double()
+        model = nn.Sequential(*before, nn.Embedding(16, 8), nn.Linear(8, 8)).double()  # a layer on each rank
         data: Sequence[tuple[Tensor, Tensor]] = [(torch.arange(8), batch(8, 8)[1])]
-        _, off = trained(ppedu.gpipe(2, 4), model=model, data=data)
+        _, off = trained(ppedu.gpipe(len(model), 4), model=model, data=data)
         said.append(f"int64 into the {where} rank {off:.0e}")
     return "off by at most: " + ", ".join(said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from torch import nn
 import ppedu
 from ppedu.doctor import plain, probes
 from ppedu.doctor.plain import batch
-from ppedu.doctor.verdict import Failed, device, gpus, patience, require
+from ppedu.doctor.table import STARTS
+from ppedu.doctor.verdict import Failed, Skipped, device, gpus, patience, require
 
 CALL = 3  # of the layer that goes wrong: microbatch 2 of the first step
-START = 10.0  # seconds to start ranks, and CUDA in them
+START = 10.0 * STARTS  # seconds to start ranks, and CUDA in them
 HANG = 40.0  # seconds: more than anybody here waits for
 
 
@@ -42,6 +44,8 @@ FAULTS = {
 def named(fault: str, p: int = 4, at: int = 1, blamed: int | None = None) -> str:
     """Something goes wrong in F2 of stage `at`: that rank and that operation are blamed, in time. blamed: by default `at`."""
     wrong = FAULTS[fault]
+    if fault == "killed" and not hasattr(signal, "SIGKILL"):
+        raise Skipped("this system has no SIGKILL")
     timeout = patience() if wrong.hangs else 30.0
     within = (timeout if wrong.hangs else 0.0) + 5.0 + START
     model = _with(probes.Acting(wrong.act(), CALL), p, at)

@@ -48,4 +48,4 @@ def device() -> str:
 
 def patience() -> float:
     """Seconds of `timeout=` for checks that wait until it is up: more on a GPU, where a rank's first operation starts CUDA."""
-    return 6.0 if gpus() else 3.0
+    return 6.0 if gpus() else 4.0
