@@ -3,6 +3,10 @@
 A rank's host is a list of actions, as tests/network.py records them. The model has no clock: everything waits only for
 something to be over, so that an order of events that ends in a deadlock is found whatever the speeds are. Hosts go on as far
 as they can, and GPUs do something only when no host can move: no real host is further ahead.
+
+It is stricter than some GPUs: a message has no room to wait in, and loading a kernel, or getting memory for the first time,
+always waits for all else. It leaves out how many kernels fit on a GPU at a time, memory that is freed or fetched later on,
+how NCCL connects its ranks, and streams of the user's own.
 """
 
 from __future__ import annotations

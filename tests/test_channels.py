@@ -206,6 +206,7 @@ def odd_dtypes() -> dict[str, nn.Sequential]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:only linear and embedding")
 @pytest.mark.parametrize("make", [ppedu.one_f_one_b, ppedu.dualpipe])
 @pytest.mark.parametrize("dtype", ["complex128", "int16"])
 @TRANSPORTS

@@ -426,12 +426,14 @@ def test_both_directions_on_one_stream_are_seen_and_would_hang():
         replay(traces)
 
 
-@pytest.mark.parametrize("make", [ppedu.gpipe, ppedu.one_f_one_b, ppedu.zb_h1, ppedu.dualpipe])
-def test_one_hardware_queue_hangs_and_one_for_each_stream_does_not(make):
+@pytest.mark.parametrize("make", [ppedu.gpipe, ppedu.one_f_one_b, ppedu.interleaved, ppedu.zb_h1])
+def test_a_hardware_queue_for_each_stream_is_enough_and_fewer_are_not(make):
     traces, _ = trained(make(4, 8))
-    with pytest.raises(DeadlockError):
-        replay(traces, connections=1)
-    replay(traces, connections=max(len(trace.streams) for trace in traces))
+    streams = max(len(trace.streams) for trace in traces)
+    replay(traces, connections=streams)
+    for connections in (1, streams - 1):
+        with pytest.raises(DeadlockError):
+            replay(traces, connections)
 
 
 @pytest.mark.parametrize(
