@@ -139,6 +139,12 @@ class Timeline:
         return "measured" if self.measured else "predicted"
 
     @property
+    def in_forwards(self) -> bool:
+        """Every forward that ran by itself took 1: the unit of time is an F."""
+        forwards = (s.duration for s in self.spans if isinstance(s.action, Action) and s.action.kind is Kind.F)
+        return all(abs(duration - 1) < 1e-9 for duration in forwards)
+
+    @property
     def total(self) -> int:
         """How many spans a whole run of the schedule has."""
         return sum(map(len, self.schedule.orders))

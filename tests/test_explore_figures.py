@@ -276,8 +276,8 @@ def test_title_and_caption_are_those_of_the_pictures():
     s = Settings("1f1b", 4, 8)
     axes = plot_timeline(s.predicted())
     assert "   ".join(title([s.predicted()])) == axes.get_title(loc="left")
-    assert caption(4, 8, words([s])) == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
+    assert caption(4, 8, f"predicted, {words([s])}") == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
     slow = Settings("1f1b", 1, 1, 2.0, 0.5, 0, 3.0)
-    assert caption(1, 1, words([slow])) == (
+    assert caption(1, 1, f"predicted, {words([slow])}") == (
         "p = 1 rank, m = 1 microbatch. Predicted, F=1 B=2, rank 0 takes 3 times as long, transfer 0.5."
     )

@@ -38,4 +38,5 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "dualpipev": dualpipev,
 }
 """The schedules that train, by the names that the command line and the explorers use. All take p and m; interleaved and
-looped_bfs take v as well."""
+looped_bfs take v as well. It is the one list of them: a builder that stands here is explored, compared, run and listed. Closed
+forms (`ppedu.theory`) are added where there are any."""

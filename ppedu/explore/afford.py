@@ -47,7 +47,7 @@ def afford(settings: Settings, budget: int | None) -> Afford:
     """
     m, endless = MOST, True
     if budget is not None:
-        peaks = [peak(settings.schedule, settings.p, n, settings.v) for n in range(1, MOST + 2)]
+        peaks = [peak(settings.key, settings.p, n, settings.v) for n in range(1, MOST + 2)]
         fits = [n for n, most in enumerate(peaks, 1) if most <= budget]
         m = min(MOST, max(fits, default=1))  # one microbatch always fits, where it can be: a budget is at least 1
         # Peaks that grow without end do so with every microbatch; the others are highest at some m below 2p.

@@ -13,7 +13,7 @@ from ppedu.explore.afford import Afford, afford
 from ppedu.explore.controls import LiveView
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
-from ppedu.explore.settings import RANGES, Settings, check_name, words
+from ppedu.explore.settings import RANGES, Settings, Which, check_name, words
 from ppedu.explore.titles import caption, title
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
@@ -65,7 +65,7 @@ class Comparison(LiveView):
         """The position of the controls, one for each schedule."""
         return self._settings()
 
-    def _names(self) -> Sequence[str]:
+    def _names(self) -> Sequence[Which]:
         return self.schedules
 
     @property
@@ -103,7 +103,7 @@ class Comparison(LiveView):
         self.verdict = [verdict(predicted), *budget_verdict(predicted, afforded, budget)]
         tracks = [
             Track(
-                t, group=group, word=("predicted", "measured")[n] if overlaid else "", title=title(pair) if n == 0 else (),
+                t, group=group, word=t.word if overlaid else "", title=title(pair) if n == 0 else (),
                 transfer=(0.0 if n else first.transfer * (PACE if overlaid else 1.0)),
                 structure=None if n else settings[group].built()[1],
             )
@@ -111,7 +111,7 @@ class Comparison(LiveView):
             for n, t in enumerate(pair)
         ]  # fmt: skip
         measured = [pair[1] for pair in pairs if len(pair) == 2]
-        said = caption(first.p, first.m, words(settings), measured)
+        said = caption(first.p, first.m, f"predicted, {words(settings)}", measured)
         self._draw(tracks, caption=said, budget=budget, activations=sized)
 
     def _jobs(self) -> list[Job]:

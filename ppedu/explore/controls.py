@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import traitlets
-from traitlets import Float, Int, List
+from traitlets import Int, List
 
 from ppedu.builders import SCHEDULES
 from ppedu.explore.run import why_not_real
-from ppedu.explore.settings import OWN, RANGES, Settings, check_ranks, check_stage, features, ranks_of
+from ppedu.explore.settings import (
+    OWN,
+    RANGES,
+    Settings,
+    Which,
+    check_microbatches,
+    check_ranks,
+    check_stage,
+    features,
+    nearest_m,
+    ranks_of,
+)
 from ppedu.explore.widget import Check, View
 
 
@@ -18,42 +29,49 @@ def _ranged(name: str) -> Check:
     return lambda view, value: RANGES[name].check(name, value)
 
 
-_FREE = ("m", "v", "ratio", "w_share", "overlap", "transfer", "slow_factor")
+_FREE = ("v", "ratio", "w_share", "overlap", "transfer", "slow_factor")
 """Controls whose values depend on no other control."""
 
 
 class LiveView(View):
     """What the explorers have in common: the settings of settings.py as traits."""
 
-    p = Int(4).tag(sync=True)
-    m = Int(8).tag(sync=True)
-    v = Int(2).tag(sync=True)
-    ratio = Float(1.0).tag(sync=True)
-    w_share = Float(0.5).tag(sync=True)
-    overlap = Float(1.0).tag(sync=True)
-    transfer = Float(0.0).tag(sync=True)
-    slow_stage = Int(None, allow_none=True).tag(sync=True)
-    slow_factor = Float(2.0).tag(sync=True)
+    # of any type: CHECKS says what is wrong with a value in a sentence, where a typed trait would say it in traitlets' words
+    p = traitlets.Any(4).tag(sync=True)
+    m = traitlets.Any(8).tag(sync=True)
+    v = traitlets.Any(2).tag(sync=True)
+    ratio = traitlets.Any(1.0).tag(sync=True)
+    w_share = traitlets.Any(0.5).tag(sync=True)
+    overlap = traitlets.Any(1.0).tag(sync=True)
+    transfer = traitlets.Any(0.0).tag(sync=True)
+    slow_stage = traitlets.Any(None, allow_none=True).tag(sync=True)
+    slow_factor = traitlets.Any(2.0).tag(sync=True)
     ranks: List[int] = List(Int()).tag(sync=True)
     """The p that can be chosen."""
 
     CHECKS: dict[str, Check] = {  # noqa: RUF012 - a table of the class
         **{name: _ranged(name) for name in _FREE},
         "p": lambda view, value: check_ranks(value, view._names()),
+        "m": lambda view, value: check_microbatches(value, view._names()),
         "slow_stage": lambda view, value: check_stage(value, view.p),
     }
     FIRST: dict[str, Check] = {  # noqa: RUF012 - a table of the class
         "p": _ranged("p"),
+        "m": _ranged("m"),
         "slow_stage": lambda view, value: value,
     }
 
-    @traitlets.validate("p", "slow_stage", *_FREE)
+    @traitlets.validate("p", "m", "slow_stage", *_FREE)
     def _validate_setting(self, proposal: Any) -> Any:
         return self._validate(proposal)
 
-    def _names(self) -> Sequence[str]:
+    def _names(self) -> Sequence[Which]:
         """The schedules that are shown."""
         raise NotImplementedError
+
+    def _choices(self) -> dict[str, Which]:
+        """The schedules that can be shown, by the names that the page and the traits have for them."""
+        return {name: name for name in SCHEDULES}
 
     def _settings(self) -> tuple[Settings, ...]:
         """The position of the controls, one for each schedule."""
@@ -62,9 +80,10 @@ class LiveView(View):
 
     def _fixed(self) -> dict[str, Any]:
         ranges = {name: {"low": r.low, "high": r.high, "step": r.step} for name, r in RANGES.items()}
-        known = {key: features(key) for key in SCHEDULES}
+        known = {key: features(which) for key, which in self._choices().items()}
         return {
             **super()._fixed(),
+            "overlay": "measured",
             "ranges": ranges,
             "names": {key: one.name for key, one in known.items()},
             "own": {name: sorted(key for key, one in known.items() if name in one.controls) for name in OWN},
@@ -77,6 +96,7 @@ class LiveView(View):
             self.ranks = possible
         if self.p not in possible:  # a schedule was chosen that cannot have so many ranks
             self.p = min(possible, key=lambda p: (abs(p - self.p), -p))
+        self.m = nearest_m(self.m, self._names())
         if self.slow_stage is not None and self.slow_stage >= self.p:
             self.slow_stage = self.p - 1  # the slow stage follows p
 

@@ -1,21 +1,19 @@
-/* explore(): one schedule, its controls, its picture, and its figures with their formulas. */
+/* explore(): one schedule, its controls, its picture, and its figures with their formulas; or a timeline that is there
+   already, without controls: then `fixed` has no names to choose from. */
 
 function render({ model, el }) {
   const live = liveView(model, el, "Explore a pipeline schedule");
   const { root, asker, on } = live;
-  const { names } = model.get("fixed");
-  const schedule = choice("schedule", Object.entries(names), (value) => asker.once({ schedule: value }));
-  const settings = settingControls(model, asker, on, () => [model.get("schedule")]);
-  const overlay = toggle("measured", (value) => asker.move({ overlay: value }));
-  const run = new RunPanel(model, live.tell, { label: "Run for real" });
-  const moved = h("p.moved", { role: "status" });
+  const { names, overlay: other } = model.get("fixed");
+  const movable = names && movables(model, live, names);
+  const overlay = toggle(other, (value) => asker.move({ overlay: value }));
+  const moved = h("p.moved", { role: "status", hidden: !movable });
   const table = h("div");
   const update = () => {
-    schedule.set(model.get("schedule"));
     overlay.set(model.get("overlay"));
     overlay.element.hidden = !model.get("measured");
-    run.update();
-    moved.replaceChildren(...moveLine(model.get("moved")));
+    movable?.update();
+    if (movable) moved.replaceChildren(...moveLine(model.get("moved")));
     table.replaceChildren(...figureTable(model.get("figures")).flat());
   };
   const later = soon(update);
@@ -23,17 +21,31 @@ function render({ model, el }) {
   update();
   live.switches.append(overlay.element);
   root.append(
-    h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings.elements),
+    ...(movable ? [movable.controls] : []),
     live.error,
     h("div.main", {}, h("div.left", {}, live.stage, live.transport.element, live.switches),
       h("div.figures", { role: "group", "aria-label": "figures" }, moved, table)),
-    run.element,
+    ...(movable ? [movable.run.element] : []),
     live.note,
   );
   return () => {
-    run.destroy();
+    movable?.run.destroy();
     live.destroy();
   };
+}
+
+/* What a view has whose schedule and costs can be moved: the controls, and "Run for real". */
+function movables(model, live, names) {
+  const { asker, on, tell } = live;
+  const schedule = choice("schedule", Object.entries(names), (value) => asker.once({ schedule: value }));
+  const settings = settingControls(model, asker, on, () => [model.get("schedule")]);
+  const run = new RunPanel(model, tell, { label: "Run for real" });
+  const controls = h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings.elements);
+  const update = () => {
+    schedule.set(model.get("schedule"));
+    run.update();
+  };
+  return { controls, run, update };
 }
 
 const ARROWS = { up: "▲", down: "▼", other: "◆" };

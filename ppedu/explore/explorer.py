@@ -14,8 +14,9 @@ from ppedu.explore.controls import LiveView
 from ppedu.explore.figures import Figure, changes, figures
 from ppedu.explore.run import PACE, Job
 from ppedu.explore.scene import Track
-from ppedu.explore.settings import OWN, Settings, check_name, words
+from ppedu.explore.settings import OWN, Order, Settings, Which, check_name, words
 from ppedu.explore.titles import caption, title
+from ppedu.schedule import Schedule
 from ppedu.simulate import simulate
 from ppedu.timeline import Timeline
 
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from ppedu.runtime.run import Run
 
 
+GIVEN = ""
+"""What stands in `schedule` for the order that was given."""
+
+
 class Explorer(LiveView):
     """One schedule. `schedule`, `p`, `m`, `v`, `ratio`, `w_share`, `overlap`, `transfer`, `slow_stage` and `slow_factor`
-    are its controls.
+    are its controls. Of an order that was given `schedule` is "", and p and m are what they are in it.
 
     figures: the rows beside the picture. moved: what the last move changed, as {what, before, after}.
     overlay: lay the measured timeline over the predicted one, where these settings were run for real.
@@ -36,7 +41,7 @@ class Explorer(LiveView):
     _esm = Unicode(assets.module("explore.js")).tag(sync=True)
     _css = Unicode(assets.style()).tag(sync=True)
 
-    schedule = Unicode("1f1b").tag(sync=True)
+    schedule = traitlets.Any("1f1b").tag(sync=True)
     overlay = Bool(True).tag(sync=True)
     figures: List[Any] = List().tag(sync=True)
     moved = Dict().tag(sync=True)
@@ -44,15 +49,19 @@ class Explorer(LiveView):
 
     CHECKS = {  # noqa: RUF012 - a table of the class
         **LiveView.CHECKS,
-        "schedule": lambda view, value: check_name(value),
+        "schedule": lambda view, value: value if value == GIVEN and view._given else check_name(value),
         "overlay": lambda view, value: bool(value),
     }
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, schedule: str | Schedule = "1f1b", **given: Any) -> None:
+        self._given = Order(schedule) if isinstance(schedule, Schedule) else None
+        if self._given:
+            shape = {"p": self._given.schedule.num_ranks, "m": self._given.schedule.num_microbatches}
+            schedule, given = GIVEN, shape | given
         self._base: tuple[Settings, tuple[Figure, ...]] | None = None  # where the gesture began
         self._now: tuple[Settings, tuple[Figure, ...]] | None = None
         self._measured: dict[Settings, Timeline] = {}
-        super().__init__(**given)
+        super().__init__(schedule=schedule, **given)
 
     @traitlets.validate("schedule", "overlay")
     def _validate_name(self, proposal: Any) -> Any:
@@ -63,8 +72,17 @@ class Explorer(LiveView):
         """The position of the controls."""
         return self._settings()[0]
 
-    def _names(self) -> Sequence[str]:
-        return (self.schedule,)
+    def _names(self) -> Sequence[Which]:
+        return (self._given if self.schedule == GIVEN and self._given else self.schedule,)
+
+    def _choices(self) -> dict[str, Which]:
+        return ({GIVEN: self._given} if self._given else {}) | super()._choices()
+
+    def _fixed(self) -> dict[str, Any]:
+        fixed = super()._fixed()
+        if self._given:
+            fixed["names"][GIVEN] += " (as given)"
+        return fixed
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -99,12 +117,12 @@ class Explorer(LiveView):
         unit = PACE if overlaid else 1.0
         tracks = [
             Track(
-                t, word=("predicted", "measured")[n] if overlaid else "", title=title(timelines) if n == 0 else (),
+                t, word=t.word if overlaid else "", title=title(timelines) if n == 0 else (),
                 transfer=settings.transfer * unit if n == 0 else 0.0, structure=settings.built()[1] if n == 0 else None,
             )
             for n, t in enumerate(timelines)
         ]  # fmt: skip
-        self._draw(tracks, caption=caption(settings.p, settings.m, words([settings]), timelines[1:]))
+        self._draw(tracks, caption=caption(settings.p, settings.m, f"predicted, {words([settings])}", timelines[1:]))
 
     def _tell_changes(self, before: Settings, old: Sequence[Figure]) -> None:
         settings, new = self._now or (before, old)

@@ -50,26 +50,58 @@ def figures(settings: Settings, t: Timeline) -> tuple[Figure, ...]:
     utilization 72.7 % = m / (m + p - 1) = 8/11
     peak in flight, rank by rank 4 3 2 1 = min(p - i, m) on rank i = 4 3 2 1
     """
-    schedule, name = t.schedule, settings.schedule
-    values: dict[str, Value] = {
+    known, why = closed_forms(settings), _why_simulated(settings)
+    found = []
+    for key, value in values_of(t).items():
+        if key == "idle" and settings.key in PLAIN:
+            continue
+        form = known.get(key)
+        formula, numbers = (form.formula, form.numbers) if form else ("", "")
+        found.append(Figure(key, LABELS[key], value, text_of(key, value), formula, numbers, "" if form else why))
+    return (*found, *_weights(t))
+
+
+def read_off(t: Timeline, beside: Timeline | None = None) -> tuple[Figure, ...]:
+    """The figures of a timeline that stands for itself, each with the same of another one `beside` it.
+
+    >>> from ppedu import one_f_one_b, simulate
+    >>> for one in read_off(simulate(one_f_one_b(p=4, m=8)))[:2]:
+    ...     print(one.label, one.text, one.about)
+    makespan 22 predicted
+    idle time, most of any rank 6 predicted
+    """
+    others = (
+        {} if beside is None else {key: text_of(key, value, beside.unit) for key, value in values_of(beside).items()}
+    )
+    found = [
+        Figure(
+            key, LABELS[key], value, text_of(key, value, t.unit),
+            about=f"{beside.word} {others[key]}" if beside else t.word,
+        )
+        for key, value in values_of(t).items()
+    ]  # fmt: skip
+    return (*found, *_weights(t))
+
+
+def values_of(t: Timeline) -> dict[str, Value]:
+    """What a timeline costs in time and memory, in the order in which it is shown."""
+    sized = t.schedule.num_ranks != t.schedule.chain_length
+    return {
         "makespan": t.makespan,
-        **({} if name in PLAIN else {"idle": max(t.idle)}),
+        "idle": max(t.idle),
         "bubble": t.bubble_fraction,
         "over ideal": t.bubble_over_ideal,
         "utilization": t.utilization,
         "peak": t.peak_in_flight,
-        **({"activations": t.peak_activations} if settings.size != 1 else {}),
+        **({"activations": t.peak_activations} if sized else {}),
     }
-    known, why = closed_forms(settings), _why_simulated(settings)
-    found = []
-    for key, value in values.items():
-        form = known.get(key)
-        formula, numbers = (form.formula, form.numbers) if form else ("", "")
-        found.append(Figure(key, LABELS[key], value, text_of(key, value), formula, numbers, "" if form else why))
-    if schedule.chains == 2:
-        about = "one for each direction; their gradients are summed before the optimizer step"
-        found.append(Figure("weights", LABELS["weights"], 2.0, "2 copies", about=about))
-    return tuple(found)
+
+
+def _weights(t: Timeline) -> list[Figure]:
+    if t.schedule.chains != 2:
+        return []
+    about = "one for each direction; their gradients are summed before the optimizer step"
+    return [Figure("weights", LABELS["weights"], 2.0, "2 copies", about=about)]
 
 
 PLAIN = ("naive", "gpipe", "1f1b")
@@ -85,11 +117,18 @@ LABELS = {
 }
 
 
-def text_of(key: str, value: float | Sequence[float]) -> str:
+def text_of(key: str, value: float | Sequence[float], unit: str = "") -> str:
     """A figure's value as it is shown."""
     if not isinstance(value, int | float):
         return listed(value)
-    return f"{value:.4g}" if key in ("makespan", "idle") else f"{100 * value:.1f} %"
+    return time_text(value, unit) if key in ("makespan", "idle") else f"{100 * value:.1f} %"
+
+
+def time_text(time: float, unit: str) -> str:
+    """A time as figures and headings say it; seconds as milliseconds, as long as there are not too many."""
+    if unit == "s":
+        return f"{time:.3g} s" if time >= 10 else f"{1e3 * time:.4g} ms"
+    return f"{time:.4g} {unit}".rstrip()
 
 
 def listed(peaks: Sequence[float]) -> str:
@@ -110,7 +149,7 @@ class _Form:
 
 def closed_forms(settings: Settings) -> dict[str, _Form]:
     """The closed forms that hold for these settings. What is in flight depends on the order alone, never on times."""
-    name, p, m = settings.schedule, settings.p, settings.m
+    name, p, m = settings.key, settings.p, settings.m
     held = _memory(settings)
     if not (settings.even and settings.free):
         return held
@@ -165,7 +204,7 @@ _PAIRS = {"dualpipe": "(m - p - 1)(F + B - F&B)", "dualpipev": "(m - p - 0.5)(F 
 
 def _split_or_wrapped(settings: Settings) -> dict[str, _Form]:
     """The closed forms of the schedules that are known by what a rank idles; {} where their conditions do not hold."""
-    name, p, m, v, times = settings.schedule, settings.p, settings.m, settings.v, _times(settings)
+    name, p, m, v, times = settings.key, settings.p, settings.m, settings.v, _times(settings)
     try:
         idle = theory.idle(name, p, m, v, **times)
         makespan = theory.makespan_of(name, p, m, v, **times)
@@ -208,7 +247,7 @@ def put_in(formula: str, settings: Settings) -> str:
 
 def _memory(settings: Settings) -> dict[str, _Form]:
     """What is in flight: by `theory`, for any times."""
-    name, p, m, v = settings.schedule, settings.p, settings.m, settings.v
+    name, p, m, v = settings.key, settings.p, settings.m, settings.v
     try:
         peaks = theory.peak_in_flight(name, p, m, v)
     except ValueError:
@@ -242,7 +281,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _why_simulated(settings: Settings) -> str:
-    if settings.schedule not in theory.IDLE:
+    if settings.key not in theory.IDLE:
         return "Simulated: no closed form is known here."
     reasons = []
     if not settings.even:
@@ -252,10 +291,10 @@ def _why_simulated(settings: Settings) -> str:
         reasons.append("messages take time")
     if reasons:
         return f"Simulated: the formulas hold for equal stages and free messages, but {' and '.join(reasons)}."
-    if settings.schedule in PLAIN:
+    if settings.key in PLAIN:
         return "Simulated: no closed form is known here."
     more = "; and pairs that overlap leave the ranks with different work" if settings.overlap != 1 else ""
-    return f"Simulated: the closed form is known for {theory.IDLE[settings.schedule].holds}{more}."
+    return f"Simulated: the closed form is known for {theory.IDLE[settings.key].holds}{more}."
 
 
 def changes(before: Sequence[Figure], after: Sequence[Figure]) -> dict[str, tuple[str, str]]:

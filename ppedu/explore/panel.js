@@ -330,7 +330,7 @@ function viewSwitches(model, root, view, on) {
 }
 
 /* The controls that all explorers have, for the traits of settings.py. They follow the model. chosen() lists the names of
-   the schedules that are shown: what none of them has is not shown. */
+   the schedules that are shown: what none of them has is not shown. An order that was given ("") has its own p and m. */
 function settingControls(model, asker, on, chosen) {
   const { ranges, own, several } = model.get("fixed");
   const use = (name) => ({ use: (value) => asker.move({ [name]: value }), settle: () => asker.settle() });
@@ -360,6 +360,9 @@ function settingControls(model, asker, on, chosen) {
     slow.element.querySelector("label").textContent = `slow ${what}`;
     slow.fill([[null, "none"], ...Array.from({ length: p }, (_, rank) => [rank, `${what} ${rank}`])]);
     slow.set(model.get("slow_stage"));
+    const given = chosen().includes("");
+    sliders.p.disable(given, "The order that was given is for so many ranks");
+    sliders.m.disable(given, "The order that was given is for so many microbatches");
     sliders.slow_factor.disable(model.get("slow_stage") === null, "Choose the slow stage first");
     sliders.transfer.disable(p === 1, "One rank sends no messages");
   };

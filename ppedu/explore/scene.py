@@ -45,7 +45,8 @@ class Track:
     """A timeline in a scene.
 
     group: tracks of one group share their ranks: predicted over measured. word: what tells them apart.
-    title: the pieces of the heading. transfer: what a message between ranks takes, in the timeline's unit.
+    title: the pieces of the heading. transfer: what a message between ranks takes, in the timeline's unit; None where a
+        prediction does not say. Of a measurement nobody knows.
     structure: of the timeline's schedule, where it is known and the timeline complete.
     waiting: operations that cannot start yet, as (rank, name, kind, why).
     """
@@ -54,7 +55,7 @@ class Track:
     group: int = 0
     word: str = ""
     title: tuple[str, ...] = ()
-    transfer: float = 0.0
+    transfer: float | None = 0.0
     structure: Structure | None = None
     waiting: tuple[tuple[int, str, str, str], ...] = ()
 
@@ -191,6 +192,7 @@ def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
         "peaks": tuple(size * peak for peak in t.peak_in_flight),
         "phases": _phases(t, at),
         "pale": known.pale,
+        "arrives": not t.measured and track.transfer is not None,
         "waiting": track.waiting,
     }
 

@@ -67,17 +67,51 @@ class Features:
     several: bool
 
 
-def features(name: str) -> Features:
-    """Those of a schedule of SCHEDULES, as a small one of its kind shows them.
+class Order:
+    """An order of one's own in the place of a name: a builder for one p and one m.
+
+    Two of them are the same only where they are one object: to compare thousands of operations for each move takes too long.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __call__(self, p: int, m: int) -> Schedule:
+        self.check("p", p), self.check("m", m)
+        return self.schedule
+
+    def check(self, name: str, value: object) -> int:
+        """p or m, or ValueError where it is not the order's."""
+        fixed = self.schedule.num_ranks if name == "p" else self.schedule.num_microbatches
+        if value != fixed:
+            raise ValueError(
+                f"{name} is {fixed} in the order that was given: got {_said(value)}. Choose a schedule by its name to move it"
+            )
+        return fixed
+
+
+Which: TypeAlias = str | Order
+"""A name in SCHEDULES, or an order of one's own."""
+
+
+def builder(which: Which) -> Build:
+    """What makes the schedule; what is kept for speed is kept by it."""
+    return which if isinstance(which, Order) else SCHEDULES[which]
+
+
+def features(which: Which) -> Features:
+    """Those of an order, or of a schedule of SCHEDULES, as a small one of its kind shows them.
 
     >>> sorted(features("zb_v").controls), features("zb_v").several
     (['w_share'], True)
     """
-    return _features(SCHEDULES[name])
+    return _features(builder(which))
 
 
 @lru_cache(maxsize=256)
 def _features(build: Build) -> Features:
+    if isinstance(build, Order):
+        return _seen(build.schedule, takes_v=False)
     for p in (2, 4, 3, 1, 8):
         schedule = _try(build, p, (4, 4 * p, 1))
         if isinstance(schedule, Schedule):
@@ -107,9 +141,9 @@ def _try(build: Build, p: int, ms: Sequence[int]) -> Schedule | str:
     return reason
 
 
-def why_not_p(name: str, p: int) -> str:
+def why_not_p(which: Which, p: int) -> str:
     """Why a schedule cannot have p ranks, in its builder's words; "" where it can."""
-    return _why_not_p(SCHEDULES[name], p)
+    return _why_not_p(builder(which), p)
 
 
 @lru_cache(maxsize=256)
@@ -118,18 +152,38 @@ def _why_not_p(build: Build, p: int) -> str:
     return found if isinstance(found, str) else ""
 
 
-def ranks_of(names: Sequence[str]) -> list[int]:
-    """The p, within the control's range, that all of these schedules can have.
+def ranks_of(names: Sequence[Which]) -> list[int]:
+    """The p, within the control's range, that all of these schedules can have; that of an order of one's own.
 
     >>> ranks_of(["gpipe", "dualpipe"])
     [2, 4, 6, 8, 10, 12, 14, 16]
     """
+    if own := _own(names):
+        return [own.schedule.num_ranks]
     low, high = int(RANGES["p"].low), int(RANGES["p"].high)
     return [p for p in range(low, high + 1) if not any(why_not_p(name, p) for name in names)]
 
 
-def check_ranks(value: object, names: Sequence[str]) -> int:
+def nearest_m(m: int, names: Sequence[Which]) -> int:
+    """The m that these schedules can have: an order of one's own fixes it, and may have more than the control goes to."""
+    own = _own(names)
+    return own.schedule.num_microbatches if own else min(m, int(RANGES["m"].high))
+
+
+def _own(names: Sequence[Which]) -> Order | None:
+    return next((which for which in names if isinstance(which, Order)), None)
+
+
+def check_microbatches(value: object, names: Sequence[Which]) -> int:
+    """m, or ValueError where it is out of range, or not that of an order of one's own."""
+    own = _own(names)
+    return own.check("m", value) if own else int(RANGES["m"].check("m", value))
+
+
+def check_ranks(value: object, names: Sequence[Which]) -> int:
     """p, or ValueError where it is out of range, or one of the schedules cannot have it."""
+    if own := _own(names):
+        return own.check("p", value)
     p = int(RANGES["p"].check("p", value))
     for name in names:
         reason = why_not_p(name, p)
@@ -162,7 +216,7 @@ class Settings:
     """One position of all controls. Equal settings give equal timelines: a control that the schedule does not have counts
     for nothing, whatever it was set to."""
 
-    schedule: str
+    schedule: Which
     p: int
     m: int
     ratio: float = 1.0
@@ -182,6 +236,11 @@ class Settings:
     def features(self) -> Features:
         """What holds of the schedule whatever p, m and v are."""
         return features(self.schedule)
+
+    @property
+    def key(self) -> str:
+        """The name in SCHEDULES; "" for an order of one's own, which no closed form is known for."""
+        return self.schedule if isinstance(self.schedule, str) else ""
 
     @property
     def even(self) -> bool:
@@ -217,11 +276,11 @@ class Settings:
 
     def built(self) -> tuple[Schedule, Structure]:
         """The schedule, with what its picture needs of it whatever the costs are."""
-        return _built(SCHEDULES[self.schedule], self.p, self.m, self.v)
+        return _built(builder(self.schedule), self.p, self.m, self.v)
 
     def predicted(self) -> Timeline:
         """The simulated timeline, in units of F."""
-        return _predicted(self, SCHEDULES[self.schedule])
+        return _predicted(self, builder(self.schedule))
 
 
 def words(all_settings: Sequence[Settings]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppedu.explore.figures import listed
+from ppedu.explore.figures import listed, time_text
 from ppedu.timeline import Timeline
 
 
@@ -20,9 +20,8 @@ def title(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     makespans = [time_text(t.makespan, t.unit) for t in timelines]
     if len(timelines) == 2:
         makespans[0] += " predicted"
-        share = (
-            f" ({100 * (timelines[1].makespan / timelines[0].makespan - 1):+.1f} %)" if timelines[0].makespan else ""
-        )
+        comparable = timelines[0].makespan and timelines[1].complete
+        share = f" ({100 * (timelines[1].makespan / timelines[0].makespan - 1):+.1f} %)" if comparable else ""
         makespans[1] += f" measured{share}"
     sized = timelines[0].schedule.num_ranks != timelines[0].schedule.chain_length
     peaks = dict.fromkeys(listed(t.peak_activations) for t in timelines) if sized else ()
@@ -32,21 +31,16 @@ def title(timelines: Sequence[Timeline]) -> tuple[str, ...]:
         "bubble " + " → ".join(dict.fromkeys(f"{100 * t.bubble_fraction:.1f} %" for t in timelines)),
         "in flight " + " → ".join(dict.fromkeys(listed(t.peak_in_flight) for t in timelines)),
         *(["activations " + " → ".join(peaks)] if sized else []),
+        *(f"stopped after {len(t.spans)} of {t.total} operations" for t in timelines if not t.complete),
     )
 
 
-def time_text(time: float, unit: str) -> str:
-    """A time as headings say it; seconds as milliseconds, as long as there are not too many."""
-    if unit == "s":
-        return f"{time:.3g} s" if time >= 10 else f"{1e3 * time:.4g} ms"
-    return f"{time:.4g} {unit}".rstrip()
-
-
-def caption(p: int, m: int, predicted: str, measured: Sequence[Timeline] = ()) -> str:
-    """How many ranks and microbatches, and where the times come from. What all runs have in common is said once."""
+def caption(p: int, m: int, provenance: str, measured: Sequence[Timeline] = ()) -> str:
+    """How many ranks and microbatches, and where the times come from: of the first timelines, and of those `measured`
+    beside them. What all of these have in common is said once."""
     ranks = f"p = {p} rank{'s' * (p > 1)}"
     parts = f"m = {m} microbatch{'es' * (m > 1)}"
-    said = [f"{ranks}, {parts}.", f"Predicted, {predicted}."]
+    said = [f"{ranks}, {parts}.", f"{provenance[:1].upper()}{provenance[1:]}."]
     whose: dict[str, list[str]] = {}
     for t in measured:
         whose.setdefault(t.provenance, []).append(t.schedule.name)

@@ -27,9 +27,10 @@
        pale      0 to 1 an operation, two for a pair: later stages of a rank are paler; null where each rank holds one
        waiting   [[rank, name, kind, message]]: placed, but it cannot start yet: drawn dashed behind the lane's last
                  operation                                                                             (optional)
+       arrives   whether it is known when a result is there: of a measurement only its end is
      and the details, which a large scene gets a moment later (view.detail({number, tracks})):
        needs     [[operation, ...]]: what it needs;  there: [[time, ...]]: when that was there, where messages take
-                 time or are measured (else null: when it ended)
+                 time (else null: when it ended, or nobody knows)
        gaps      [[rank, from, to, message, next, waited]]: idle times, each with its reason, the operation that follows
                  and the one that it waits for (-1 for none)
        path      operations of the critical path
@@ -440,6 +441,7 @@ function describe(scene, target) {
   const name = (j) => (rankOf(track, j) === target.rank ? `its own ${track.name[j]}` : `rank ${rankOf(track, j)}'s ${track.name[j]}`);
   const needs = track.needs[i].map((j, n) => {
     const there = track.there?.[i]?.[n] ?? track.end[j];
+    if (!track.arrives) return `${name(j)} (ended at ${at(track.end[j])})`;
     return there > track.end[j] ? `${name(j)} (ended at ${at(track.end[j])}, here at ${at(there)})` : `${name(j)} (there at ${at(there)})`;
   });
   const where = several ? `, rank ${target.rank}` : ` on rank ${target.rank}`;

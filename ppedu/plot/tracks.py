@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ppedu.plot.style import SECONDS
-from ppedu.schedule import Kind, Schedule
+from ppedu.schedule import Schedule
 from ppedu.timeline import Timeline
 
 
@@ -208,10 +208,7 @@ def time_label_of(tracks: Sequence[Track]) -> str:
     unit = tracks[0].unit.replace("us", "µs")
     if unit:
         return f"time ({unit})"
-    alone = [span for track in tracks for span in track.timeline.spans if len(span.action.actions) == 1]
-    forwards = (span.duration for span in alone if span.action.actions[0].kind is Kind.F)
-    ones = all(abs(duration - 1) < 1e-9 for duration in forwards)
-    return "time (units of F)" if ones else "time (units)"
+    return "time (units of F)" if all(track.timeline.in_forwards for track in tracks) else "time (units)"
 
 
 def labels_of(tracks: Sequence[Track]) -> list[str]:
