@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import random
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from runtime_helpers import Plain, assert_equal_training, batch, layers, momentum, mse
@@ -14,6 +16,7 @@ from torch import nn
 
 import ppedu
 from ppedu.runtime import accelerator, launch, world
+from ppedu.runtime.rehearse import unnoticed
 from ppedu.runtime.run import _where
 from ppedu.runtime.work import Settings
 
@@ -151,6 +154,50 @@ def test_conjugates_travel_as_numbers():
         device="cpu", progress=False,
     )  # fmt: skip
     assert run.losses == (-3.0,)
+
+
+# what a rehearsal leaves
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.number, self.items, self.table = 1, [1, [2]], {"a": {3}, "t": torch.ones(2)}
+        self.itself = self
+
+
+def test_a_rehearsal_leaves_objects_and_random_numbers_as_they_were():
+    layer, loss = nn.Linear(2, 2), Holder()
+    numbers = [random.Random(5).getstate(), np.random.RandomState(5).get_state()]
+    random.setstate(numbers[0])
+    np.random.set_state(numbers[1])
+    torch.manual_seed(5)
+    weight, tensor, items = layer.weight.detach().clone(), loss.table["t"], loss.items
+
+    def draws() -> list[float]:
+        return [random.random(), float(np.random.random()), torch.rand(()).item()]
+
+    with unnoticed([layer, loss, mse], torch.device("cpu")):
+        first = draws()
+        layer(torch.ones(1, 2)).sum().backward()
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        layer.late = 1
+        loss.number, loss.more = 2, 3
+        loss.items[1].append(4)
+        loss.items.append(5)
+        loss.table["a"].add(6)
+        loss.table["t"].zero_()
+        loss.table.pop("t")
+        del loss.itself
+    assert draws() == first
+    assert torch.equal(layer.weight, weight)
+    assert layer.weight.grad is None
+    assert not hasattr(layer, "late")
+    assert vars(loss).keys() == {"number", "items", "table", "itself"}
+    assert (loss.number, loss.items, loss.table["a"]) == (1, [1, [2]], {3})
+    assert loss.items is items
+    assert loss.table["t"] is tensor
+    assert tensor.tolist() == [1, 1]
 
 
 # what is waited for, and what is left

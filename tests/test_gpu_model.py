@@ -268,12 +268,25 @@ class Restless(nn.Module):
         super().__init__()
         self.linear, self.norm, self.drop = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.3)
         self.register_buffer("total", torch.zeros(()))
-        self.calls, self.last = 0, None
+        self.calls, self.last, self.log = 0, None, {"seen": [torch.zeros((), dtype=torch.float64)]}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls, self.last = self.calls + 1, x.detach()
         self.total = self.total + x.detach().sum()
-        return self.drop(self.norm(self.linear(x))) + self.calls / 100 + self.total.tanh() / 10
+        self.log["seen"].append(self.log["seen"][-1] + x.detach().mean())
+        self.log["seen"][0] += 0.1
+        return self.drop(self.norm(self.linear(x))) + self.calls / 100 + self.total.tanh() / 10 + self.log["seen"][-1] / 10
+
+
+class Counting:
+    """A loss with a state of its own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return mse(outputs, targets) * self.calls
 
 
 def restless(schedule: Schedule, gpu: Any) -> dict[str, torch.Tensor]:
@@ -282,13 +295,14 @@ def restless(schedule: Schedule, gpu: Any) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(*(Restless() for _ in range(schedule.chain_length))).double()
     data = [batch(n, WIDTH, WIDTH, seed=n) for n in (10, 9)]
-    run = ppedu.train(model, schedule, data, mse, momentum, 3, device="cpu", gradients=True, progress=False)
+    run = ppedu.train(model, schedule, data, Counting(), momentum, 3, device="cpu", gradients=True, progress=False)
     found = {"losses": torch.tensor(run.losses, dtype=torch.float64), **(run.gradients or {})}
     found |= {f"{name} afterwards": tensor for name, tensor in model.state_dict().items()}
     for rank in threads.ranks:
         for stage, held in rank.stages.items():
             found[f"calls of stage {stage}"] = torch.tensor([layer.calls for layer in held.module])
             found[f"last of stage {stage}"] = held.module[0].last
+            found[f"log of stage {stage}"] = torch.stack(held.module[0].log["seen"])
     found |= {f"random numbers of rank {rank}": state for rank, state in threads.random_states.items()}
     return found
 

@@ -116,7 +116,8 @@ class Rank:
         for i in ways.values():
             part = part_of(self.work.program, i)
             channels = Channels(self.group.over_the_host(), [instruction for _, instruction in part], stamped=False)
-            with unnoticed((stage.module for stage in self.stages.values()), self.group.device):
+            touched = [*(stage.module for stage in self.stages.values()), self.work.loss_fn]
+            with unnoticed(touched, self.group.device):
                 for _ in range(2):
                     channels.start_step(forms)
                     timer = self._timer()
@@ -163,7 +164,6 @@ class Rank:
         self, at: int, waits_at: int | None, entry: Entry, channels: Channels, timer: Timer, pace: Costs | None
     ) -> None:
         self.board.put(self.step, at)
-        self.current = entry
         if pace is None:
             channels.tidy()
         else:
@@ -178,12 +178,13 @@ class Rank:
         for action in entry.actions:
             if action in self.ready:
                 self.ready[action] = (self.ready[action][0], end)
-        self.current = None
 
     def _mathematics(self, entry: Entry, timer: Timer) -> None:
+        self.current = entry  # what fails from here on is no message
         with self.work.settings.on(self.group.device):
             for action in entry.actions:
                 self.compute(action)
+        self.current = None
         timer.computed()
 
     def _blame(self, error: Exception, oldest: int | None) -> None:

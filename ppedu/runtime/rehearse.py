@@ -9,13 +9,17 @@ rank the shapes of what it gets.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ppedu.runtime.lower import Instruction, Program, Recv, Send
 from ppedu.schedule import Kind, Overlap, Schedule
@@ -55,18 +59,58 @@ def part_of(program: Program, microbatch: int) -> list[tuple[int, Instruction]]:
 
 
 @contextmanager
-def unnoticed(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
-    """Afterwards buffers, layers' own attributes and random numbers are what they were, and weights have no gradients."""
-    layers = [layer for module in modules for layer in module.modules()]
-    attributes = [dict(vars(layer)) for layer in layers]
-    buffers = [{name: (b, None if b is None else b.clone()) for name, b in layer._buffers.items()} for layer in layers]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+def unnoticed(holders: Iterable[Any], device: torch.device) -> Iterator[None]:
+    """Afterwards layers (and a loss with a state of its own) have the weights, buffers and attributes that they had, lists
+    and the like in them too, random numbers go on where they were, and weights have no gradients."""
+    seen: set[int] = set()
+    layers = [
+        part
+        for h in holders
+        for part in (h.modules() if isinstance(h, nn.Module) else [h])
+        if hasattr(part, "__dict__")
+    ]
+    kept = [_kept(vars(layer), seen) for layer in layers]
+    with _random_numbers_kept(device):
         yield
     with torch.no_grad():
-        for layer, kept, tensors in zip(layers, attributes, buffers, strict=True):
-            vars(layer).clear()
-            vars(layer).update(kept)
-            for name, (buffer, before) in tensors.items():
-                layer._buffers[name] = buffer if buffer is None or before is None else buffer.copy_(before)
-            for weight in layer.parameters(recurse=False):
+        for restore in kept:
+            restore()
+        for layer in layers:
+            for weight in layer.parameters(recurse=False) if isinstance(layer, nn.Module) else ():
                 weight.grad = None
+
+
+@contextmanager
+def _random_numbers_kept(device: torch.device) -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    random.setstate(python)
+    if numpy:
+        numpy.random.set_state(arrays)
+
+
+def _kept(value: Any, seen: set[int]) -> Callable[[], object]:
+    """What puts a value back to what it is now, in place. (Of objects that it does not know it keeps which one it was.)"""
+    if id(value) in seen:
+        return _nothing
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        return partial(value.detach().copy_, value.detach().clone())  # whatever its version: BatchNorm's does not tell
+    if not isinstance(value, list | dict | set | deque):
+        return _nothing
+    items = value.copy()
+    inner = [_kept(item, seen) for item in (items.values() if isinstance(items, dict) else items)]
+
+    def restore() -> None:
+        value.clear()
+        value.update(items) if isinstance(value, dict | set) else value.extend(items)
+        for one in inner:
+            one()
+
+    return restore
+
+
+def _nothing() -> None:
+    pass
