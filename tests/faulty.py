@@ -51,19 +51,6 @@ def crash() -> None:
     ctypes.string_at(0)
 
 
-def slow_to_post() -> None:
-    """Half a second passes before this rank posts a receive."""
-    from ppedu.runtime.channels import Channels
-
-    post = Channels.tidy
-
-    def slowly(self: Channels) -> None:
-        time.sleep(0.5)
-        post(self)
-
-    Channels.tidy = slowly  # type: ignore[method-assign]
-
-
 def sleep() -> None:
     time.sleep(1000)
 
