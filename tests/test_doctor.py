@@ -389,6 +389,24 @@ def test_checks_can_fail(calls: str, arguments: dict[str, Any], said: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("calls", "arguments", "said"),
+    [
+        ("torchrun:equal", {"backend": "gloo"}, r"off by \de-1\d; measured: 2 CPU processes"),
+        (
+            "torchrun:raises",
+            {"within": 60},
+            r"exit code 1, \d+\.\d s after it happened: rank 1 on \S+ failed in F2 of step 1",
+        ),
+        ("equality:dtypes", {}, r"off by at most: float32 \de-.*, int64 into the second rank "),
+        ("machine:memory", {"width": 64, "samples": 256}, r"activations \S+ \S+ \S+ \S+ MB under 1F1B, "),
+    ],
+)
+def test_more_checks_pass_here(calls: str, arguments: dict[str, Any], said: str) -> None:
+    assert re.match(said, called(calls, **arguments))
+
+
+@pytest.mark.slow
 def test_an_operation_before_what_it_needs_is_found() -> None:
     """A simulated timeline, in which rank 1 starts F1 as early as 0.25 before rank 0 has ended it."""
     schedule = ppedu.gpipe(2, 2)

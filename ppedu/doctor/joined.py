@@ -19,7 +19,7 @@ from ppedu.doctor.verdict import device
 BIG = 4096  # width of a model that takes much more memory than the others
 
 
-def equal(p: int) -> dict[str, Any]:
+def equal(p: int, folder: Path) -> dict[str, Any]:
     """Several runs in one world, each of which equals plain training; a big one first, whose peak is not the next one's."""
     found: dict[str, Any] = {"big": None}
     if device() == "cuda":
@@ -34,16 +34,16 @@ def equal(p: int) -> dict[str, Any]:
     return found | {"off": max(offs), "small": run.peak_device_bytes, "backend": run.backend, "where": run.where}
 
 
-def raises(p: int) -> dict[str, Any]:
+def raises(p: int, folder: Path) -> dict[str, Any]:
     """A layer on rank 1 raises in F2 of the second step."""
     model = [nn.Linear(4, 4).double() for _ in range(p)]
-    wrong = probes.Acting(probes.raise_error, call=8 + 3)
+    wrong = probes.Acting(probes.RaiseNoted(folder / "raised"), call=8 + 3)
     stages: list[nn.Module] = [*model[:1], nn.Sequential(wrong, model[1]), *model[2:]]
     ppedu.train(stages, ppedu.one_f_one_b(p, 8), [batch(16)], plain.mse, steps=3, progress=False, device=device())
     return {}
 
 
-def to_torch(p: int) -> dict[str, Any]:
+def to_torch(p: int, folder: Path) -> dict[str, Any]:
     """The recipe of to_torch's docstring: init_process_group() without a backend."""
     torch.distributed.init_process_group()
     model = [nn.Linear(4, 4) for _ in range(p)]
@@ -56,7 +56,8 @@ def to_torch(p: int) -> dict[str, Any]:
 
 
 def main(what: str, folder: str) -> None:
-    found = {"equal": equal, "raises": raises, "to_torch": to_torch}[what](int(os.environ["WORLD_SIZE"]))
+    run = {"equal": equal, "raises": raises, "to_torch": to_torch}[what]
+    found = run(int(os.environ["WORLD_SIZE"]), Path(folder))
     Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found), "utf-8")
 
 

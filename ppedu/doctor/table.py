@@ -61,7 +61,7 @@ ONE_DEVICE = (
     _check("dtypes", "equality:dtypes", usual=8),
     _check("in_place", "equality:in_place"),
     _check("torchrun", "torchrun:equal", 70, 14, launches=False, backend="gloo"),
-    _check("torchrun_raises", "torchrun:raises", 50, 14, launches=False, within=30),
+    _check("torchrun_raises", "torchrun:raises", 50, 14, launches=False, within=20),
     _check("to_torch", "torchrun:to_torch", 50, 11, launches=False),
     _check("command_line", "equality:command_line", 60, 11, launches=False),
 )  # fmt: skip
@@ -80,7 +80,7 @@ A_GPU_EACH = (
     _each("more_ranks_than_gpus", "equality:more_ranks_than_gpus"),
     _each("nccl_nothing_in_shared_memory", "machine:nccl_leaves_no_shared_memory"),
     _each("nccl_torchrun", "torchrun:equal", 90, 18, launches=False, backend="nccl"),
-    _each("nccl_torchrun_raises", "torchrun:raises", 70, 18, launches=False, within=45),
+    _each("nccl_torchrun_raises", "torchrun:raises", 70, 18, launches=False, within=30),
 )  # fmt: skip
 
 CHECKS = ONE_DEVICE + A_GPU_EACH
