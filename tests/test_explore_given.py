@@ -172,7 +172,8 @@ def test_a_run_lies_over_its_prediction(made, pace):
     measured = clocked(TWO, PACE)
     view = made(FakeRun(TWO, (clocked(TWO, Costs(1, 1)), measured), pace))
     expected = simulate(TWO, PACE if pace else measured.costs())
-    assert view.timelines == (expected, measured)
+    assert (view.timelines[0].spans, view.timelines[1]) == (expected.spans, measured)
+    assert ("Predicted from the medians of what each stage's operations took." in view.scene["caption"]) == (not pace)
     predicted, drawn = view.scene["tracks"]
     assert (predicted["word"], drawn["word"], predicted["group"]) == ("predicted", "measured", drawn["group"])
     assert (predicted["arrives"], drawn["arrives"]) == (True, False)
@@ -213,6 +214,9 @@ def test_nothing_of_it_can_be_moved_or_run(made):
 
 def test_other_things_get_a_sentence(made):
     best = ppedu.Optimized(TWO, simulate(TWO), 6.0, None, None, 0.0)
+    with pytest.raises(TypeError, match="got <module 'ppedu'") as caught:
+        made(ppedu)
+    assert "Give it" not in str(caught.value)
     with pytest.raises(TypeError, match=r"explore\(\) shows a schedule .* Give it its schedule or its timeline"):
         made(best)
     assert made(best.schedule).timelines == made(best.timeline).timelines

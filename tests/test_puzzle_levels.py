@@ -21,7 +21,7 @@ from ppedu import (
     theory,
     violations,
 )
-from ppedu.builders import dualpipe, dualpipev, interleaved, looped_bfs, zb_h1, zb_h2, zb_v
+from ppedu.builders import SCHEDULES, dualpipe, dualpipev, interleaved, looped_bfs, zb_h1, zb_h2, zb_v
 from ppedu.explore.levels import LEVELS, Level, level_of
 from ppedu.explore.puzzle_game import Game
 from ppedu.explore.puzzle_position import Position
@@ -441,7 +441,9 @@ def test_an_empty_board_has_no_figures_yet():
         (zb_h1(2, 2).to_csv(), "This is ZB-H1 and ZB-H2: with p=2 and m=2 they are the same."),
     ],
 )
-def test_what_was_built_is_recognised(text, sentence):
+def test_what_was_built_is_recognised(text, sentence, monkeypatch):
+    for name in SCHEDULES.keys() - theory.IDLE.keys():  # one that is new may be the same as one of these
+        monkeypatch.delitem(SCHEDULES, name)
     assert recognise(Schedule.from_text(text.replace(",", " "))) == sentence
 
 

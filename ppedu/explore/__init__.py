@@ -82,7 +82,8 @@ def explore(
     if isinstance(schedule, str | Schedule):
         return Explorer(schedule, **given, **costs)
     if not isinstance(schedule, Timeline | Ran):
-        parts = [f"its {part}" for part in ("schedule", "timeline") if hasattr(schedule, part)]
+        has = {"schedule": Schedule, "timeline": Timeline}
+        parts = [f"its {part}" for part, kind in has.items() if isinstance(getattr(schedule, part, None), kind)]
         raise TypeError(
             "explore() shows a schedule by its name ('1f1b') or as a ppedu.Schedule, a ppedu.Timeline, or a run: got "
             f"{schedule!r:.80}" + (f". Give it {' or '.join(parts)}" if parts else "")

@@ -54,9 +54,10 @@ class Recorded(View):
 
     def __init__(self, shown: Timeline | Ran) -> None:
         self._timeline = shown if isinstance(shown, Timeline) else _last(shown)
-        costs = None if isinstance(shown, Timeline) else _costs(shown, self._timeline)
-        self._transfer = None if costs is None else costs.transfer
-        self._beside = None if costs is None else simulate(self._timeline.schedule, costs)
+        self._beside: Timeline | None = None
+        self._transfer: float | None = None
+        if not isinstance(shown, Timeline):
+            self._beside, self._transfer = _prediction(shown, self._timeline)
         super().__init__()
 
     @traitlets.validate("overlay")
@@ -114,6 +115,10 @@ def _last(run: Ran) -> Timeline:
     return run.timelines[-1]
 
 
-def _costs(run: Ran, t: Timeline) -> Costs:
-    """What its prediction is made of: its pace, or what each stage's operations took."""
-    return t.costs() if run.pace is None else replace(run.pace, unit=t.unit)
+def _prediction(run: Ran, t: Timeline) -> tuple[Timeline, float]:
+    """What its pace comes to, or, without one, what each stage's operations took; and what messages take in it."""
+    if run.pace is None:
+        said = "predicted from the medians of what each stage's operations took"
+        return replace(simulate(t.schedule, t.costs()), provenance=said), 0.0
+    pace = replace(run.pace, unit=t.unit)
+    return simulate(t.schedule, pace), pace.transfer
