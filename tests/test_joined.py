@@ -278,6 +278,20 @@ def test_a_rank_that_does_not_come_is_named():
     assert found[0].rank == 2
 
 
+def test_a_rank_that_leaves_before_all_have_met_is_not_waited_for():
+    store, found = dist.HashStore(), dict[int, Any]()
+    other = threading.Thread(target=met, args=(store, 0, 3, found, 30.0))
+    other.start()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        links.meet(store, 1, 3, {}, 30.0, interrupted)
+    other.join(10)
+    assert str(found[0]) == f"rank 1 on {socket.gethostname()} ended the run (KeyboardInterrupt)"
+
+
 def test_ranks_that_want_different_things_are_refused():
     store, found = dist.HashStore(), dict[int, Any]()
     wants = [

@@ -74,19 +74,16 @@ def train_joined(job: Join) -> Everyone:
     here = world.pick_device(job.device, int(os.environ.get("LOCAL_RANK", job.work.rank)), set_it=False)
     job.work = replace(job.work, modules=copy.deepcopy(job.work.modules))
     with interrupts_held() as held, terminations_held() as ending, _as_it_was(job.work.threads, here):
-        outside = job.let_in
 
-        def let_in() -> None:
+        def signals() -> None:
             held.let_through()
             ending.look()
-            outside()
 
-        job.let_in = let_in
         with _told_by_one():
-            joined = world.World.join(max(job.timeout, BIRTH), let_in)
-            links = meet(joined.keys, joined.rank, joined.size, _called(job), max(job.timeout, BIRTH), let_in)
+            joined = world.World.join(max(job.timeout, BIRTH), signals)
+            links = meet(joined.keys, joined.rank, joined.size, _called(job), max(job.timeout, BIRTH), signals)
         try:
-            return _watched(job, joined, links, here)
+            return _watched(job, joined, links, here, signals)
         finally:
             links.close()
 
@@ -100,13 +97,19 @@ def _called(job: Join) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _watched(job: Join, joined: world.World, links: Links, here: torch.device) -> Everyone:
+def _watched(job: Join, joined: world.World, links: Links, here: torch.device, signals: Callable[[], None]) -> Everyone:
     cells = Board.blank(joined.size)
     mouth = Mouth(links.mine)
     board = ToldBoard(cells, joined.rank, job.work.program, mouth, list(links.trails.values()))
     worker = Worker(job, joined, here, mouth, board, links.machines)
     worker.start()
-    side = (Hub if joined.rank == 0 else Spoke)(job, joined, links, worker.board)
+
+    def let_in() -> None:
+        signals()
+        if worker.connected.is_set():  # it takes a moment, and cannot be called off without harm to the world
+            job.let_in()
+
+    side = (Hub if joined.rank == 0 else Spoke)(job, joined, links, board, let_in)
     try:
         side.follow()
     except BaseException:
@@ -143,6 +146,7 @@ class Worker(threading.Thread):
         self.groups: list[Any] = []  # process groups, to be destroyed
         self.group: Group | None = None
         self.sockets: dict[int, int] = {}
+        self.connected = threading.Event()
         self.current: Callable[[], bool] = lambda: True
 
     def run(self) -> None:
@@ -172,6 +176,7 @@ class Worker(threading.Thread):
         )  # fmt: skip
         self.groups[:0] = [g for g in {*group.data.values(), *group.copy_groups.values()} if g is not control]
         self.sockets = {fd: inode for fd, inode in _sockets().items() if before.get(fd) != inode}
+        self.connected.set()
         began = world.clock_offset(group)
         since = time.perf_counter()
         self.board.put(-1, STARTING)
@@ -237,8 +242,11 @@ class Reports:
 class Side:
     """What a rank's main thread does while its worker works."""
 
-    def __init__(self, job: Join, joined: world.World, links: Links, board: ToldBoard) -> None:
+    def __init__(
+        self, job: Join, joined: world.World, links: Links, board: ToldBoard, outside: Callable[[], None]
+    ) -> None:
         self.job, self.joined, self.links, self.board, self.cells = job, joined, links, board, board.cells
+        self.outside = outside
         self.hosts = [name for name, _ in links.machines]
         self.beat = 0.0
         self.since: dict[int, float] = {}  # on each rank's own clock
@@ -294,7 +302,7 @@ class Hub(Side):
         return [rank for rank, ear in enumerate(self.links.ears) if ear in ready and _at_end(ear)]
 
     def let_in(self) -> None:
-        self.job.let_in()
+        self.outside()
         if self.due():
             self.tell("place", self.board.place())
         time.sleep(PAUSE)
@@ -326,7 +334,7 @@ class Spoke(Side):
         clock, heard = Clock(), 0.0
         try:
             while True:
-                self.job.let_in()
+                self.outside()
                 self.board.tell(beat=self.due())
                 if connection.wait([self.links.mine], TICK):
                     kind, content = pickle.loads(self.links.mine.recv_bytes())

@@ -18,7 +18,7 @@ from typing import Any
 from ppedu.runtime.channels import machine_id
 from ppedu.runtime.errors import RunError
 
-HUB = "hub"
+HUB, LEFT = "hub", "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,16 @@ def meet(store: Any, rank: int, size: int, called: dict[str, str], timeout: floa
     `timeout` seconds. `let_in` is called about
     ten times a second: it raises what ends the run from outside.
     """
-    wait = _Patience(time.monotonic() + timeout, let_in)
+    wait = _Patience(time.monotonic() + timeout, let_in, store)
+    try:
+        return _met(store, rank, size, called, wait)
+    except BaseException as error:
+        if not isinstance(error, RunError | ValueError):  # Ctrl-C and the like: the others need not wait for this rank
+            store.set(LEFT, json.dumps([rank, *machine_id(), type(error).__name__]))
+        raise
+
+
+def _met(store: Any, rank: int, size: int, called: dict[str, str], wait: _Patience) -> Links:
     store.set(f"machine of {rank}", json.dumps([*machine_id(), called]))
     if rank == 0:
         ears, trails, mine = _answered(store, size, wait)
@@ -103,9 +112,13 @@ def meet(store: Any, rank: int, size: int, called: dict[str, str], timeout: floa
 class _Patience:
     deadline: float
     let_in: Callable[[], None]
+    store: Any
 
     def over(self) -> bool:
         self.let_in()
+        if self.store.check([LEFT]):
+            rank, name, _, why = json.loads(self.store.get(LEFT))
+            raise RunError(f"rank {rank} on {name} ended the run ({why})", rank=rank, host=name)
         return time.monotonic() > self.deadline
 
 
