@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ppedu import __version__
+from ppedu import __version__, doctor
 from ppedu.builders import SCHEDULES, naive
 from ppedu.schedule import Costs, Schedule
 from ppedu.simulate import simulate
@@ -42,6 +42,7 @@ examples:
   ppedu run -p 4 -m 8 --pace 20,40                 a backward takes twice as long as a forward
   ppedu run --schedule interleaved -v 2            two stages on each rank
   ppedu compare --schedules 1f1b,zb_h1,zb_v        any of them in turn
+  ppedu doctor                                     prove that real runs work on this machine, on its GPUs if it has some
   torchrun --nproc-per-node 4 -m ppedu run -p 4    in ranks that torchrun starts, on several machines too
 
 p is the number of ranks (processes), m the number of microbatches that a batch is cut into, v the number of stages on each
@@ -157,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.set_defaults(command=_compare)
     for command, steps in ((run, 5), (compare, 3)):
         _add_options(command, steps)
+    doctor.add_command(commands)
     return parser
 
 

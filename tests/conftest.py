@@ -23,7 +23,7 @@ settings.register_profile("ppedu", deadline=None)
 settings.load_profile("ppedu")
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py", "ppedu/course.py")
+TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py", "ppedu/course.py", "ppedu/doctor")
 # A test file, or a helper of tests, that loads torch: it imports torch or what needs it, or calls what imports that.
 LOADS_TORCH = re.compile(
     r"^\s*(import|from) (torch|ppedu\.(runtime|models|data|course))\b"
