@@ -20,7 +20,7 @@ from runtime_helpers import Plain, assert_equal_training, batch, layers, momentu
 from test_torchrun import torchrun
 
 import ppedu
-from ppedu.runtime import joined, links, world
+from ppedu.runtime import joined, links, told, world
 from ppedu.runtime.clocks import Moment
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.interrupts import Ended, terminations_held
@@ -416,7 +416,7 @@ def test_torchrun_is_told_who_failed_first(tmp_path: Path, monkeypatch):
     stamps = {}
     for rank in range(3):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / f"{rank}.json"))
-        joined._tell_torchrun(RunError("rank 1 failed\nwhy", rank=1), rank)
+        told.tell_torchrun(RunError("rank 1 failed\nwhy", rank=1), rank)
         message = json.loads((tmp_path / f"{rank}.json").read_text("utf-8"))["message"]
         assert message["message"] == "RunError: rank 1 failed"
         stamps[rank] = int(message["extraInfo"]["timestamp"])
@@ -427,9 +427,9 @@ def test_only_what_is_told_here_is_printed(monkeypatch):
     printed: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: printed.append(error))
     loud, silent = RunError("a"), RunError("b")
-    joined._for_here(loud, 0, True)
-    joined._for_here(silent, 1, False)
-    joined._for_here(silent, 1, False)
+    told.for_here(loud, 0, True)
+    told.for_here(silent, 1, False)
+    told.for_here(silent, 1, False)
     for error in (loud, silent, ValueError("c")):
         sys.excepthook(type(error), error, None)
     assert [str(error) for error in printed] == ["a", "c"]

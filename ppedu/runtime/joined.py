@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import json
 import os
-import pickle
 import socket
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from multiprocessing import connection
 from typing import Any
 
 import torch
@@ -31,19 +27,15 @@ from ppedu.runtime import world
 from ppedu.runtime.board import CONNECTING, GATHERING, STARTING, Board
 from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import Group, connect
-from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.execute import Rank
 from ppedu.runtime.failures import failure_of, failure_text
-from ppedu.runtime.interrupts import Ended, interrupts_held, terminations_held
-from ppedu.runtime.links import Links, Trail, meet
-from ppedu.runtime.lower import Program, Recv, Send
-from ppedu.runtime.watch import BIRTH, TICK, Clock, Place, Ranks, Watch
+from ppedu.runtime.hub import Hear, Hub, Spoke, ToldBoard, Where
+from ppedu.runtime.interrupts import interrupts_held, terminations_held
+from ppedu.runtime.links import Links, meet
+from ppedu.runtime.told import told_by_one
+from ppedu.runtime.watch import BIRTH
 from ppedu.runtime.work import RankResult, StepReport, Work
 
-BEAT = 0.5  # seconds between two words of a rank that has nothing to say
-PAUSE = (
-    0.03  # seconds between two looks of rank 0's main thread, which would hold up its worker if it looked all the time
-)
 FAREWELL = 1.0  # seconds that a worker thread has to end once its connections are cut
 
 Everyone = list[tuple[list[StepReport], RankResult]]
@@ -59,8 +51,8 @@ class Join:
     pairs: set[tuple[int, int]]
     copies: Sequence[tuple[int, ...]]
     device: str
-    where: Callable[[Sequence[float], int], Place]
-    hear: Callable[[int, str, Any], None]
+    where: Where
+    hear: Hear
     timeout: float
     let_in: Callable[[], None]
 
@@ -79,7 +71,7 @@ def train_joined(job: Join) -> Everyone:
             held.let_through()
             ending.look()
 
-        with _told_by_one():
+        with told_by_one():
             joined = world.World.join(max(job.timeout, BIRTH), signals)
             links = meet(joined.keys, joined.rank, joined.size, _called(job), max(job.timeout, BIRTH), signals)
         try:
@@ -109,9 +101,9 @@ def _watched(job: Join, joined: world.World, links: Links, here: torch.device, s
         if worker.connected.is_set():  # it takes a moment, and cannot be called off without harm to the world
             job.let_in()
 
-    side = (Hub if joined.rank == 0 else Spoke)(job, joined, links, board, let_in)
+    side = Hub if joined.rank == 0 else Spoke
     try:
-        side.follow()
+        side(joined.rank, links, board, job.where, job.hear, job.timeout, let_in).follow()
     except BaseException:
         worker.abandon()
         raise
@@ -201,33 +193,6 @@ class Worker(threading.Thread):
         self.joined.abandon(self.groups)
 
 
-class ToldBoard(Board):
-    """A board that rank 0 can read, and rank 0's the others: of its operations at once, since a rank that is killed says
-    nothing any more; of what it only waits for by its main thread, if it takes long."""
-
-    def __init__(self, cells: Any, rank: int, program: Program, mouth: Mouth, trails: Sequence[Trail]) -> None:
-        super().__init__(cells, rank)
-        self.mouth, self.trails = mouth, trails
-        self.quiet = frozenset(at for at, i in enumerate(program) if isinstance(i, Send | Recv))
-        self.told: list[float] = []
-
-    def put(self, step: int, at: int) -> None:
-        super().put(step, at)
-        if at not in self.quiet:
-            place = self.place()
-            for trail in self.trails:
-                trail.write(place)
-
-    def tell(self, beat: bool) -> None:
-        """Say where this rank is, if it is new, or time to say anything at all."""
-        if beat or self.place() != self.told:
-            self.told = self.place()
-            self.mouth.say("place", self.told)
-
-    def place(self) -> list[float]:
-        return list(self.cells[self.base : self.base + self.WIDTH])
-
-
 class Reports:
     """Whom a rank tells of its steps: rank 0 at once, without the moments, which all ranks exchange at the end."""
 
@@ -237,209 +202,6 @@ class Reports:
     def step(self, report: StepReport) -> None:
         self.all.append(report)
         self.mouth.say("step", replace(report, moments=[]))
-
-
-class Side:
-    """What a rank's main thread does while its worker works."""
-
-    def __init__(
-        self, job: Join, joined: world.World, links: Links, board: ToldBoard, outside: Callable[[], None]
-    ) -> None:
-        self.job, self.joined, self.links, self.board, self.cells = job, joined, links, board, board.cells
-        self.outside = outside
-        self.hosts = [name for name, _ in links.machines]
-        self.beat = 0.0
-        self.since: dict[int, float] = {}  # on each rank's own clock
-
-    def follow(self) -> None:
-        raise NotImplementedError
-
-    def due(self) -> bool:
-        now = time.perf_counter()
-        if now - self.beat < BEAT:
-            return False
-        self.beat = now
-        return True
-
-    def where(self, rank: int) -> Place:
-        if rank in self.links.trails and (record := self.links.trails[rank].last()):
-            self.show(rank, record)
-        return self.job.where(self.cells, rank)
-
-    def show(self, rank: int, place: Sequence[float]) -> None:
-        """A place comes by two ways: the later one counts."""
-        base = rank * Board.WIDTH
-        if place[2] >= self.since.get(rank, place[2]):
-            self.cells[base : base + Board.WIDTH], self.since[rank] = place, place[2]
-
-    def first_of_host(self, rank: int, gone: Sequence[int] = ()) -> bool:
-        """Whether a rank is the one of its host that prints."""
-        machines = self.links.machines
-        return rank == min(r for r in range(self.joined.size) if machines[r] == machines[rank] and r not in gone)
-
-
-class Hub(Side):
-    """Rank 0: it hears all ranks, and tells them how the run ended."""
-
-    def follow(self) -> None:
-        ranks = Ranks(self.links.ears, _without_a_word, {}, self.hosts)
-        watch = Watch(ranks, self.where, self.hear, self.job.timeout, self.let_in)
-        try:
-            watch.results()
-        except RunError as error:
-            gone = [*watch.gone, *self.hung_up()]
-            self.tell("verdict", (error, gone))
-            raise _for_here(error, self.joined.rank, self.first_of_host(0, gone)) from None
-        except BaseException as error:  # Ctrl-C, SIGTERM, or whatever the caller's own functions raised
-            what = f"rank 0 on {self.hosts[0]} ended the run ({_in_words(error)})"
-            self.tell("verdict", (RunError(what, rank=0, host=self.hosts[0]), [0]))
-            raise
-        self.tell("over", None)
-
-    def hung_up(self) -> list[int]:
-        """Ranks that are gone by now: several may have ended at once."""
-        ready = connection.wait(self.links.ears, 0)
-        return [rank for rank, ear in enumerate(self.links.ears) if ear in ready and _at_end(ear)]
-
-    def let_in(self) -> None:
-        self.outside()
-        if self.due():
-            self.tell("place", self.board.place())
-        time.sleep(PAUSE)
-
-    def hear(self, rank: int, kind: str, content: Any) -> None:
-        if kind == "place":
-            if rank != 0:  # its own stands there already
-                self.show(rank, content)
-        elif kind == "stop":
-            raise RunStopped("the run was stopped")
-        elif kind == "leaves":
-            raise RunError(
-                f"rank {rank} on {self.hosts[rank]} ended the run ({content})", rank=rank, host=self.hosts[rank]
-            )
-        else:
-            self.job.hear(rank, kind, content)
-
-    def tell(self, kind: str, content: Any) -> None:
-        data = pickle.dumps((kind, content))
-        for ear in self.links.ears[1:]:
-            with contextlib.suppress(OSError):
-                ear.send_bytes(data)
-
-
-class Spoke(Side):
-    """Any other rank: it says where it is, and hears how the run ended."""
-
-    def follow(self) -> None:
-        clock, heard = Clock(), 0.0
-        try:
-            while True:
-                self.outside()
-                self.board.tell(beat=self.due())
-                if connection.wait([self.links.mine], TICK):
-                    kind, content = pickle.loads(self.links.mine.recv_bytes())
-                    heard = clock.read()
-                    if kind == "over":
-                        return
-                    if kind == "verdict":
-                        error, gone = content
-                        raise _for_here(error, self.joined.rank, self.first_of_host(self.joined.rank, gone))
-                    self.show(0, content)
-                elif clock.read() - heard > self.job.timeout:
-                    self.lost(f"nothing was heard of rank 0 there for {clock.read() - heard:.1f} s", cut=True)
-        except RunStopped:
-            self.say("stop", None)
-            raise
-        except RunError:
-            raise
-        except (EOFError, OSError):
-            self.lost(f"rank 0 on {self.hosts[0]} {_without_a_word(0)}", cut=False)
-        except BaseException as error:  # Ctrl-C, SIGTERM
-            self.say("leaves", _in_words(error))
-            raise
-
-    def say(self, kind: str, content: Any) -> None:
-        with contextlib.suppress(OSError):
-            self.board.mouth.say(kind, content)
-
-    def lost(self, what: str, cut: bool) -> None:
-        """Without rank 0 there is no verdict: say what is known here."""
-        mine, place = self.joined.rank, self.where(0)
-        here = self.job.where(self.cells, mine)
-        last = (
-            "" if cut else f" while it {place.text}" if place.waiting or place.action is None else f" in {place.action}"
-        )
-        last += "" if cut or place.step is None else f" of step {place.step}"
-        error = RunError(
-            (f"host {self.hosts[0]} cannot be reached: " if cut else "")
-            + f"{what}{last}. Meanwhile rank {mine} on {self.hosts[mine]} {here.text}",
-            rank=0, host=self.hosts[0], action=None if cut else place.action, step=None if cut else place.step,
-        )  # fmt: skip
-        raise _for_here(error, mine, self.first_of_host(mine, [0]))
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "Ctrl-C"
-    if isinstance(error, Ended):
-        return "SIGTERM"
-    return type(error).__name__ + (f": {error}" if str(error) else "")
-
-
-def _without_a_word(rank: int) -> str:
-    return "ended without a word (it was killed, crashed or exited: see the log on its host)"
-
-
-def _at_end(ear: connection.Connection) -> bool:
-    try:
-        while ear.poll():
-            ear.recv_bytes()
-    except (EOFError, OSError):
-        return True
-    return False
-
-
-def _for_here(error: RunError, rank: int, told: bool) -> RunError:
-    error.told_here = told
-    if not told:
-        _print_only_what_is_told()
-    _tell_torchrun(error, rank)
-    return error
-
-
-@contextmanager
-def _told_by_one() -> Iterator[None]:
-    """Before ranks know one another, the first process of a host prints."""
-    try:
-        yield
-    except RunError as error:
-        raise _for_here(error, -1, os.environ.get("LOCAL_RANK", "0") == "0") from error.__cause__
-
-
-def _print_only_what_is_told() -> None:
-    """Where nobody catches a RunError, one rank of each host prints it."""
-    before = sys.excepthook
-    if getattr(before, "ppedu", False):
-        return
-
-    def hook(kind: Any, error: BaseException, trace: Any) -> None:
-        if getattr(error, "told_here", True):
-            before(kind, error, trace)
-
-    hook.ppedu = True  # type: ignore[attr-defined]
-    sys.excepthook = hook
-
-
-def _tell_torchrun(error: RunError, rank: int) -> None:
-    """torchrun sums up who failed first by what each rank writes here. Let it be the one that did."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
-        return
-    when = int(time.time()) + (0 if rank == error.rank else 1)
-    said = str(error).partition("\n")[0]
-    info = {"message": f"RunError: {said}", "extraInfo": {"py_callstack": said, "timestamp": str(when)}}
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-        json.dump({"message": info}, file)
 
 
 def _sockets() -> dict[int, int]:
