@@ -195,7 +195,7 @@ class Spoke(Side):
             + f"{what}{last}. Meanwhile rank {mine} on {self.hosts[mine]} {here.text}",
             rank=0, host=self.hosts[0], action=None if cut else place.action, step=None if cut else place.step,
         )  # fmt: skip
-        raise for_here(error, mine, self.first_of_host(mine, [0]))
+        raise for_here(error, mine, self.first_of_host(mine, [0])) from None
 
 
 def _in_words(error: BaseException) -> str:

@@ -107,7 +107,10 @@ class Watch:
         elif kind == "failed":
             if not content.lost_peer:
                 self._failed(rank, content, self.where(rank))
-            self.echo = self.echo or (self.clock.read(), rank, content, self.where(rank))
+            if self.echo is None:
+                self.echo = self.clock.read(), rank, content, self.where(rank)
+            elif content.remark and not self.echo[2].remark:  # the one that says more
+                self.echo = self.echo[0], rank, content, self.where(rank)
         else:
             self._tell(rank, kind, content)
 
