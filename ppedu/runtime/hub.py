@@ -17,7 +17,7 @@ from ppedu.runtime.interrupts import Ended
 from ppedu.runtime.links import Links, Trail
 from ppedu.runtime.lower import Program, Recv, Send
 from ppedu.runtime.told import for_here
-from ppedu.runtime.watch import TICK, Clock, Place, Ranks, Watch
+from ppedu.runtime.watch import TICK, Clock, Place, Ranks, Watch, at_place
 
 BEAT = 0.5  # seconds between two words of a rank that has nothing to say
 PAUSE = (
@@ -186,10 +186,7 @@ class Spoke(Side):
         """Without rank 0 there is no verdict: say what is known here."""
         mine, place = self.rank, self.where(0)
         here = self.says(self.cells, mine)
-        last = (
-            "" if cut else f" while it {place.text}" if place.waiting or place.action is None else f" in {place.action}"
-        )
-        last += "" if cut or place.step is None else f" of step {place.step}"
+        last = "" if cut else f" {at_place(place)}"
         error = RunError(
             (f"host {self.hosts[0]} cannot be reached: " if cut else "")
             + f"{what}{last}. Meanwhile rank {mine} on {self.hosts[mine]} {here.text}",

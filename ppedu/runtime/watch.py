@@ -141,11 +141,11 @@ class Watch:
         if rank not in self.done:
             self.gone.add(rank)
             place = self.where(rank)
-            self._raise(f"{self.ranks.name(rank)} {self.ranks.ended(rank)} {_in(place)}", rank, place)
+            self._raise(f"{self.ranks.name(rank)} {self.ranks.ended(rank)} {at_place(place)}", rank, place)
 
     def _failed(self, rank: int, failure: Failure, place: Place) -> NoReturn:
         text = failure_text(failure)
-        head = f"{self.ranks.name(rank)} failed {_in(place)}"
+        head = f"{self.ranks.name(rank)} failed {at_place(place)}"
         if failure.remark:
             head = f"{failure.remark}.\nSo {head}"
         self._raise(f"{head}:\n\n{text}", rank, place, text)
@@ -248,7 +248,8 @@ def _signal(number: int) -> str:
     return name + (" (by hand, or by a system that ran out of memory)" if name == "SIGKILL" else "")
 
 
-def _in(place: Place) -> str:
+def at_place(place: Place) -> str:
+    """Where a rank was, for the end of a sentence."""
     if place.action is not None and not place.waiting:
         return f"in {place.action} of step {place.step}"
     return f"while it {place.text}" + ("" if place.step is None else f" (step {place.step})")
