@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ppedu.doctor.driver import ONE_GPU, SEVERAL, Examination, Result
-from ppedu.doctor.started import OUT_OF_TIME
+from ppedu.doctor.driver import ONE_GPU, OUT_OF_TIME, SEVERAL, Examination, Result
 from ppedu.doctor.table import CHECKS, Check
 
 __all__ = ["add_command", "main"]
 
 COLUMNS = 160
-KINDS = ("ok", "FAIL", "skip")
 DESCRIPTION = f"""\
 Prove that pipelines run here for real, on GPUs or on CPU cores: training that equals plain training under every schedule,
 faults that are told of the right rank, memory, clocks, torchrun, and with two GPUs or more NCCL. Each check is a process of
@@ -29,19 +27,14 @@ its own, with a limit. {ONE_GPU / 60:g} minutes at most, {SEVERAL / 60:g} where 
 
 def add_command(commands: Any) -> None:
     """Add `doctor` to a parser's sub-commands (what add_subparsers returned)."""
-    parser = commands.add_parser(
-        "doctor", help="prove that real runs work on this machine, GPU or CPU", description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = commands.add_parser("doctor", help="prove that real runs work on this machine, GPU or CPU")
     _add_options(parser)
     parser.set_defaults(command=_command)
 
 
 def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
     """`python -m ppedu.doctor`: the exit code, 0 where nothing failed, 1 where something did, 2 for a mistake."""
-    parser = argparse.ArgumentParser(
-        "ppedu doctor", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser("ppedu doctor")
     _add_options(parser)
     try:
         return examine(parser.parse_args(arguments), checks)
@@ -59,6 +52,7 @@ def _command(options: argparse.Namespace) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.formatter_class = DESCRIPTION, argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--only", metavar="NAMES", help="these checks alone, with commas between them")
     add("--list", action="store_true", help="the names of all checks, and what each is at most: seconds, GPUs it needs")
@@ -70,8 +64,12 @@ def examine(options: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> in
     """Run the checks that the options name, and report: 0 where nothing failed, else 1. Raises ValueError for a mistake."""
     chosen = _chosen(options, checks)
     if options.list:
-        for check in chosen:
-            _say(f"{check.name:30} {check.limit:4g} s" + (f"  {check.gpus} GPUs" if check.gpus else ""))
+        _say(
+            *(
+                f"{check.name:30} {check.limit:4g} s" + (f"  {check.gpus} GPUs" if check.gpus else "")
+                for check in chosen
+            )
+        )
         return 0
     if options.json:
         options.json.write_text("", "utf-8")  # a folder that is not there is told now, not at the end
@@ -79,10 +77,8 @@ def examine(options: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> in
     examination = Examination(chosen, options.seconds, lambda name, result: _say(_line(name, result, width)))
     examination.run()
     whole = _summary(examination)
-    _say("")
-    for sentence in whole["not_checked"]:
-        _say(f"Not checked: {sentence}")
-    _say(", ".join(f"{count} {kind}" for kind, count in whole["counts"].items()) + f", {whole['seconds']:g} s")
+    counts = ", ".join(f"{count} {kind}" for kind, count in whole["counts"].items())
+    _say("", *(f"Not checked: {sentence}" for sentence in whole["not_checked"]), f"{counts}, {whole['seconds']:g} s")
     if options.json:
         options.json.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
     _say(json.dumps(whole))
@@ -92,8 +88,7 @@ def examine(options: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> in
 def _chosen(options: argparse.Namespace, checks: Sequence[Check]) -> list[Check]:
     names = [check.name for check in checks]
     wanted = names if options.only is None else [name.strip() for name in options.only.split(",")]
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
+    if unknown := [name for name in wanted if name not in names]:
         raise ValueError(f"there is no check {unknown[0]!r}: the names are {', '.join(names)}")
     if options.seconds is not None and not 0 < options.seconds < float("inf"):
         raise ValueError(f"--seconds is a number above 0: {options.seconds:g}")
@@ -110,28 +105,22 @@ def _summary(examination: Examination) -> dict[str, Any]:
     """All that was found, as plain data."""
     results = examination.results
     unseen = [text for result in results.values() for text in result.pop("unseen", ())]
-    for result in results.values():
+    skipped: dict[str, list[str]] = {}  # names of checks, by the reason
+    for name, result in results.items():
         result.pop("gpus", None)
+        if result["is"] == "skip":
+            late = result["said"].startswith(OUT_OF_TIME)
+            skipped.setdefault("the time was up" if late else result["said"], []).append(name)
     return {
-        "counts": {kind: sum(result["is"] == kind for result in results.values()) for kind in KINDS},
+        "counts": {kind: sum(r["is"] == kind for r in results.values()) for kind in ("ok", "FAIL", "skip")},
         "seconds": round(examination.spent, 1),
         "budget": examination.budget,
         "gpus": examination.gpus,
-        "not_checked": [*unseen, *_skipped(results)],
+        "not_checked": [*unseen, *(f"{reason} ({', '.join(names)})" for reason, names in skipped.items())],
         "checks": results,
     }
 
 
-def _skipped(results: dict[str, Result]) -> list[str]:
-    """A sentence for each reason for which checks were skipped."""
-    names: dict[str, list[str]] = {}
-    for name, result in results.items():
-        if result["is"] == "skip":
-            late = result["said"].startswith(OUT_OF_TIME)
-            names.setdefault("the time was up" if late else result["said"], []).append(name)
-    return [f"{reason} ({', '.join(those)})" for reason, those in names.items()]
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+def _say(*lines: str) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,25 +17,27 @@ import torch
 from torch import nn
 
 import ppedu
-from ppedu.doctor import faults, plain, processes
-from ppedu.doctor.plain import trained
-from ppedu.doctor.verdict import Skipped, device, gpus, require, unseen
+from ppedu.doctor import faults, runs
+from ppedu.doctor.driver import MARK, PROC, command, marked
+from ppedu.doctor.table import UNSEEN, Skipped, device, gpus, require
 
+SHARED = Path("/dev/shm")
 SMALL = 256 << 20  # bytes of /dev/shm that NCCL may find too few, for some ten megabytes a rank
 LOST = 64 << 20  # bytes of GPU memory that a driver may keep for itself
 
 
 def environment() -> str:
     """What there is: versions, devices, shared memory. A GPU computes a sum."""
-    said = [
-        f"Python {sys.version.split()[0]}, torch {torch.__version__}, {ppedu.machine().cores} cores",
-        _gpus(),
-        _shared(),
-    ]
+    said = f"Python {sys.version.split()[0]}, torch {torch.__version__}, {ppedu.machine().cores} cores; {_gpus()}"
     if not gpus():
-        unseen("everything on a GPU: torch sees none here, so the same checks ran on the CPU")
-    unseen("several machines and what connects them: this looks at one")
-    return "; ".join(text for text in said if text)
+        UNSEEN.append("everything on a GPU: torch sees none here, so the same checks ran on the CPU")
+    UNSEEN.append("several machines and what connects them: this looks at one")
+    if SHARED.is_dir():
+        size = shutil.disk_usage(SHARED).total
+        said += f"; /dev/shm {size >> 20:,} MiB"
+        if size < SMALL and gpus() > 1:
+            said += ", too little for NCCL perhaps: in a container give it --shm-size=1g"
+    return said
 
 
 def _gpus() -> str:
@@ -46,39 +49,44 @@ def _gpus() -> str:
         total = torch.ones(2, device=f"cuda:{i}").sum().item()
         require(total == 2, f"GPU {i} says that 1 + 1 is {total}")
     capable = sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(count)})
-    return f"{count} x {', '.join(names)} ({', '.join(capable)}; torch has {' '.join(built)}), CUDA {torch.version.cuda}, {_nccl()}"
-
-
-def _nccl() -> str:
+    said = (
+        f"{count} x {', '.join(names)} ({', '.join(capable)}; torch has {' '.join(built)}), CUDA {torch.version.cuda}"
+    )
     if not torch.distributed.is_nccl_available():
-        return "no NCCL"
-    pairs = [(a, b) for a in range(gpus()) for b in range(gpus()) if a != b]
+        return f"{said}, no NCCL"
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     direct = sum(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)
     version: Any = torch.cuda.nccl.version()
-    return f"NCCL {'.'.join(map(str, version))}, {direct} of {len(pairs)} pairs reach each other's memory"
-
-
-def _shared() -> str:
-    if not processes.SHARED.is_dir():
-        return ""
-    size = shutil.disk_usage(processes.SHARED).total
-    small = size < SMALL and gpus() > 1
-    remedy = ", too little for NCCL perhaps: in a container give it --shm-size=1g" if small else ""
-    return f"/dev/shm {size >> 20:,} MiB{remedy}"
+    return f"{said}, NCCL {'.'.join(map(str, version))}, {direct} of {len(pairs)} pairs reach each other's memory"
 
 
 def fork_server() -> str:
     """Ranks are forks of the fork server: where CUDA was started there, it would be broken in each of them."""
     if sys.platform != "linux":
         raise Skipped("ranks are spawned here: there is no fork server")
-    trained(ppedu.gpipe(2, 2))
-    mine = processes.marked(os.environ[processes.MARK])
-    servers = [pid for pid in mine if "forkserver" in processes.command(pid)]
-    require(bool(servers), f"no fork server among {[processes.command(pid) for pid in mine]}")
+    runs.trained(ppedu.gpipe(2, 2))
+    servers = [pid for pid in _mine() if "forkserver" in command(pid)]
+    require(bool(servers), f"no fork server among {[command(pid) for pid in _mine()]}")
     for pid in servers:
-        held = [file for file in processes.open_files(pid) if file.startswith(("/dev/nvidia", "/dev/dxg"))]
+        held = [file for file in _open_files(PROC / str(pid)) if file.startswith(("/dev/nvidia", "/dev/dxg"))]
         require(not held, f"CUDA runs in the fork server, which holds {', '.join(sorted(set(held)))}")
     return f"{len(servers)} fork server, and no GPU is open in it"
+
+
+def _mine() -> set[int]:
+    """The processes that came from this one."""
+    return set(marked(os.environ[MARK]))
+
+
+def _open_files(process: Path) -> list[str]:
+    """What a process holds open, and what is mapped into its memory. process: its folder in /proc."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.append(os.readlink(file))
+        found += [line.split(maxsplit=5)[-1] for line in (process / "maps").read_text().splitlines()]
+    return found
 
 
 def memory(width: int = 512, samples: int = 4096) -> str:
@@ -86,10 +94,8 @@ def memory(width: int = 512, samples: int = 4096) -> str:
     orders = [ppedu.one_f_one_b(4, 8), ppedu.gpipe(4, 8)]
     here = [_run(order, device(), width, samples) for order in orders]
     held, much = (run.peak_activation_bytes for run in here)
-    require(
-        all(a < b for a, b in zip(held[:3], much, strict=False)),
-        f"1F1B holds {held}, GPipe {much} bytes of activations",
-    )
+    less = all(a < b for a, b in zip(held[:3], much, strict=False))
+    require(less, f"1F1B holds {held}, GPipe {much} bytes of activations")
     # the batch itself does not count: what rank 0 holds may be less
     require(held[1] > held[2] > held[3], f"1F1B holds {held} bytes: less on each later rank was expected")
     said = f"activations {_mb(held)} MB under 1F1B, {_mb(much)} under GPipe"
@@ -99,10 +105,8 @@ def memory(width: int = 512, samples: int = 4096) -> str:
         cpu, ours = _run(order, "cpu", width, samples).peak_activation_bytes, run.peak_activation_bytes
         require(ours == cpu, f"{order.label} keeps {ours} bytes of activations on the GPU, {cpu} on the CPU")
     low, high = (run.peak_device_bytes or () for run in here)
-    require(
-        all(a < b for a, b in zip(low[:3], high, strict=False)),
-        f"the allocator's peak: {low} under 1F1B, {high} under GPipe",
-    )
+    less = all(a < b for a, b in zip(low[:3], high, strict=False))
+    require(less, f"the allocator's peak: {low} under 1F1B, {high} under GPipe")
     return f"{said}, as on the CPU; the allocator's peak {_mb(low)} and {_mb(high)}"
 
 
@@ -110,41 +114,34 @@ def _run(schedule: ppedu.Schedule, where: str, width: int, samples: int) -> pped
     torch.manual_seed(0)
     model = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(schedule.num_ranks)]
     data = [(torch.randn(samples, width), torch.randn(samples, width))]
-    return ppedu.train(model, schedule, data, plain.mse, steps=2, progress=False, device=where)
+    return ppedu.train(model, schedule, data, runs.mse, steps=2, progress=False, device=where)
 
 
 def _mb(sizes: Any) -> str:
     return " ".join(f"{size / 1e6:.1f}" for size in sizes)
 
 
-def nothing_left(rounds: int = 2) -> str:
+def nothing_left(backend: str, rounds: int = 2) -> str:
     """After runs that go well and runs that fail: no rank, no file, and the GPU's memory as before."""
+    runs.warm_up()
     servants = _mine()  # fork server and resource tracker, which live as long as this process
-    free, shared = _free(), processes.in_shared_memory()
+    free, shared = _free(), in_shared_memory()
     with tempfile.TemporaryDirectory(prefix="ppedu-") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         for _ in range(rounds):
-            trained(ppedu.one_f_one_b(2, 4))
+            runs.trained(ppedu.one_f_one_b(2, 4), backend=backend)
             for fault in ("raises", "killed") if hasattr(signal, "SIGKILL") else ("raises",):
                 faults.named(fault, p=2)
-        _gone("processes", lambda: [processes.command(pid) for pid in _mine() - servants])
-        _gone("files in /dev/shm", lambda: processes.left_in_shared_memory(shared))
+        _gone("processes", lambda: [command(pid) for pid in _mine() - servants])
+        _gone("files in /dev/shm", lambda: left_in_shared_memory(shared))
         _gone("temporary files", lambda: [path.name for path in Path(folder).iterdir()])
-    _gone(
-        "GPU memory, here or by another program",
-        lambda: [f"{lost >> 20} MiB" for lost in [free - _free()] if lost > LOST],
-    )
+    lost = "GPU memory, here or by another program"
+    _gone(lost, lambda: [f"{lost >> 20} MiB" for lost in [free - _free()] if lost > LOST])
     if sys.platform != "linux":
-        unseen("processes and shared memory that runs leave: they are found on Linux only")
+        UNSEEN.append("processes and shared memory that runs leave: they are found on Linux only")
         return f"no temporary file after runs that went well and runs that failed, {rounds} times"
     gpu = ", GPU memory as before" if gpus() else ""
-    return (
-        f"after {3 * rounds} runs, {2 * rounds} of them failed: no process, no file in /dev/shm, no temporary file{gpu}"
-    )
-
-
-def _mine() -> set[int]:
-    return set(processes.marked(os.environ[processes.MARK]))
+    return f"after {rounds} runs that went well, {2 * rounds} that failed: no process, no file in /dev/shm, no temporary file{gpu}"
 
 
 def _free() -> int:
@@ -159,11 +156,15 @@ def _gone(what: str, left: Callable[[], list[str]]) -> None:
     require(not there, f"left behind ({what}): {', '.join(there)}")
 
 
-def nccl_leaves_no_shared_memory() -> str:
-    """NCCL's ranks on one machine may talk through files there, also where they are killed."""
-    shared = processes.in_shared_memory()
-    run, _ = trained(ppedu.one_f_one_b(2, 4), steps=1, timeout=30)
-    require(run.backend == "nccl", f"ran as {run.where}")
-    faults.named("killed", p=2)
-    _gone("files in /dev/shm", lambda: processes.left_in_shared_memory(shared))
-    return f"no file after a run that ended well and one with a killed rank; {run.where}"
+def in_shared_memory() -> set[Path]:
+    return set(SHARED.iterdir()) if SHARED.is_dir() else set()
+
+
+def left_in_shared_memory(before: set[Path]) -> list[str]:
+    """Files of this user that came meanwhile and that no living process holds: those that one holds may be another program's."""
+    new = set()
+    for file in in_shared_memory() - before:
+        with contextlib.suppress(OSError):
+            if file.stat().st_uid == os.getuid():
+                new.add(str(file))
+    return sorted(new.difference(*(_open_files(process) for process in (PROC.glob("[0-9]*") if new else ()))))
