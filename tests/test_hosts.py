@@ -539,7 +539,9 @@ def assert_trained(jobs: Sequence[Job]) -> None:
 def test_page_looks_and_starts_by_name(tmp_path):
     with Lan() as lan:
         reader = Reader(lan, tmp_path)
-        assert "10.77.0.1" in reader.does(*blocks("Before the first run"))[1].text
+        look, alone = blocks("Before the first run")
+        assert "10.77.0.1" in reader.does(look)[1].text
+        assert reader.does(alone)[0].text.count("2 CPU processes on") == 1
         assert_trained(reader.does(blocks("Start by name (c10d)")[0]))
 
 
