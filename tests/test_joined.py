@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -75,6 +76,10 @@ def stopped(*progress):
 
 steps = []
 phase("well", model(lambda: None), progress=lambda *told: steps.append(told))
+other = model(lambda: None)
+if rank == 2:
+    torch.nn.init.normal_(other[1][1].weight)
+phase("other", other)
 phase("raises", model(boom))
 phase("hangs", model(lambda: time.sleep(60)))
 stop = threading.Event()
@@ -116,6 +121,12 @@ def test_a_rank_that_raises_is_named_on_all(job):
         assert 'raise RuntimeError("boom")' in found["text"]
         assert found["took"] < 4 + 5
     assert [found["told"] for found in seen(job, "raises")] == [True, False, False]  # once a host
+
+
+def test_ranks_that_bring_other_models_are_told(job):
+    for found in seen(job, "other"):
+        assert found["kind"] == "ValueError"
+        assert found["text"].startswith("rank 2's model is not rank 0's: the weights 1.1.weight add up to ")
 
 
 def test_a_hang_is_blamed_on_the_rank_that_computes(job):
@@ -175,6 +186,7 @@ class Killed(torch.nn.Module):
         if self.left == 0:
             os.kill(os.getpid(), 9)
         return x
+torch.manual_seed(0)
 model = [torch.nn.Sequential(Killed() if s == GUILTY else torch.nn.Tanh(), torch.nn.Linear(4, 4)).double() for s in range(p)]
 try:
     ppedu.train(model, ppedu.one_f_one_b(p, 8), [batch(16, 4, 4)], mse, steps=3, progress=False, device="cpu", timeout=4)
@@ -311,6 +323,16 @@ def test_ranks_that_want_different_things_are_refused():
         )
 
 
+def test_ranks_with_other_models_are_refused():
+    """Each rank trains its own stages: ranks whose models differ would train one that nobody has."""
+    alike = {"weights 0.weight": [2.0, 10.0], "weights 0.bias": [math.nan, math.nan]}
+    assert links._unlike(alike, {**alike, "weights 0.weight": [2.0 + 1e-6, 10.0]}, 1) is None
+    assert links._unlike(alike, {**alike, "weights 0.weight": [-1.5, 10.0]}, 1).startswith(
+        "rank 1's model is not rank 0's: the weights 0.weight add up to -1.5 there and to 2 on rank 0. "
+    )
+    assert "model=None" in links._unlike({"model": "2 weights"}, {}, 1)
+
+
 def test_a_stranger_is_sent_away(monkeypatch):
     """Messages are pickled: nobody is listened to who does not know the key."""
     store, found = dist.HashStore(), dict[int, Any]()
@@ -392,6 +414,22 @@ def unexplained() -> None:
         held.look()
 
 
+def test_handlers_of_failed_runs_do_not_pile_up():
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def fail() -> None:
+        with terminations_held():
+            raise ValueError("why")
+
+    try:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="why"):
+                fail()
+        assert signal.getsignal(signal.SIGTERM).__self__.previous == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_the_callers_own_handler_is_called():
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
@@ -414,13 +452,25 @@ def test_the_callers_own_handler_is_called():
 
 def test_torchrun_is_told_who_failed_first(tmp_path: Path, monkeypatch):
     stamps = {}
+    error = RunError("rank 1 failed in F1:\n\nTraceback", rank=1, traceback="Traceback\n  File\nKeyError: 'x'\n")
     for rank in range(3):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / f"{rank}.json"))
-        told.tell_torchrun(RunError("rank 1 failed\nwhy", rank=1), rank)
+        told.tell_torchrun(error, rank)
         message = json.loads((tmp_path / f"{rank}.json").read_text("utf-8"))["message"]
-        assert message["message"] == "RunError: rank 1 failed"
+        assert message["message"] == "RunError: rank 1 failed in F1: KeyError: 'x'"
         stamps[rank] = int(message["extraInfo"]["timestamp"])
     assert stamps[1] < min(stamps[0], stamps[2])
+
+
+def test_torchrun_hears_of_errors_that_nobody_catches_alone(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    told.for_here(RunError("a"), 0, True)
+    assert not (tmp_path / "error.json").exists()
+    sys.excepthook(ValueError, ValueError("b"), None)
+    assert not (tmp_path / "error.json").exists()
+    sys.excepthook(RunError, RunError("c"), None)
+    assert "RunError: c" in (tmp_path / "error.json").read_text("utf-8")
 
 
 def test_only_what_is_told_here_is_printed(monkeypatch):

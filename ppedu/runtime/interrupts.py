@@ -125,6 +125,9 @@ def terminations_held() -> Iterator[Terminations]:
     if threading.current_thread() is not threading.main_thread() or previous is None:
         yield Terminations()
         return
+    earlier = getattr(previous, "__self__", None)
+    if isinstance(earlier, Terminations):  # it stayed after a failure: what it would have let through is what counts
+        previous = earlier.previous
     held = Terminations(previous)
     signal.signal(signal.SIGTERM, held.handle)
     try:

@@ -55,6 +55,7 @@ class Join:
     hear: Hear
     timeout: float
     let_in: Callable[[], None]
+    state: dict[str, torch.Tensor]  # of the whole model
 
 
 def train_joined(job: Join) -> Everyone:
@@ -80,13 +81,20 @@ def train_joined(job: Join) -> Everyone:
             links.close()
 
 
-def _called(job: Join) -> dict[str, str]:
+def _called(job: Join) -> dict[str, Any]:
+    """What all ranks have to want alike. Of weights the sums stand for the numbers: other seeds give other ones."""
     work = job.work
     order = hashlib.sha1(work.schedule.to_csv().encode()).hexdigest()[:8]
-    return {
+    shapes = hashlib.sha1(str([(n, t.shape, t.dtype) for n, t in job.state.items()]).encode()).hexdigest()[:8]
+    called: dict[str, Any] = {
         "schedule": f"{work.schedule.label} (order {order})", "steps": str(work.steps), "pace": str(work.pace),
         "seed": str(work.seed), "gradients": str(work.gradients), "timeout": f"{job.timeout:g}",
+        "model": f"{len(job.state)} weights and buffers (names, shapes and dtypes {shapes})",
     }  # fmt: skip
+    for name, tensor in job.state.items():
+        numbers = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        called[f"weights {name}"] = [numbers.double().sum().item(), numbers.double().abs().sum().item()]
+    return called
 
 
 def _watched(job: Join, joined: world.World, links: Links, here: torch.device, signals: Callable[[], None]) -> Everyone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -71,7 +72,7 @@ class Trail:
         self._socket.close()
 
 
-def meet(store: Any, rank: int, size: int, called: dict[str, str], timeout: float, let_in: Callable[[], None]) -> Links:
+def meet(store: Any, rank: int, size: int, called: dict[str, Any], timeout: float, let_in: Callable[[], None]) -> Links:
     """Join the ranks of a world, which share `store`. Every rank calls this. called: what all of them have to want alike.
 
     Messages are pickled, so that who connects must know the key: it stands in the store, which only ranks have.
@@ -88,7 +89,7 @@ def meet(store: Any, rank: int, size: int, called: dict[str, str], timeout: floa
         raise
 
 
-def _met(store: Any, rank: int, size: int, called: dict[str, str], wait: _Patience) -> Links:
+def _met(store: Any, rank: int, size: int, called: dict[str, Any], wait: _Patience) -> Links:
     store.set(f"machine of {rank}", json.dumps([*machine_id(), called]))
     if rank == 0:
         ears, trails, mine = _answered(store, size, wait)
@@ -98,14 +99,31 @@ def _met(store: Any, rank: int, size: int, called: dict[str, str], wait: _Patien
     machines = _read(store, {other: f"machine of {other}" for other in range(size)}, wait)
     links = Links(ears, trails, mine, [(name, boot) for name, boot, _ in machines])
     for other, (_, _, theirs) in enumerate(machines):
-        for what, wanted in machines[0][2].items():
-            if theirs[what] != wanted:
-                links.close()
-                raise ValueError(
-                    f"rank 0 called train with {what}={wanted}, and rank {other} with {what}={theirs[what]}: all ranks call it "
-                    "alike, since one run has one schedule, one pace and so on"
-                )
+        if text := _unlike(machines[0][2], theirs, other):
+            links.close()
+            raise ValueError(text)
     return links
+
+
+def _unlike(first: dict[str, Any], theirs: dict[str, Any], rank: int) -> str | None:
+    """A sentence where two ranks want different things."""
+    for what, wanted in first.items():
+        found = theirs.get(what)
+        if isinstance(wanted, list) and isinstance(
+            found, list
+        ):  # sums of weights; machines may round in different ways
+            (a, size), (b, _) = wanted, found
+            if not abs(a - b) <= 1e-5 * size and not (math.isnan(a) and math.isnan(b)):
+                return (
+                    f"rank {rank}'s model is not rank 0's: the {what} add up to {b:.6g} there and to {a:.6g} on rank 0. Each rank "
+                    "trains its own stages of one model, so make it alike on all: torch.manual_seed(0) before, or the same file"
+                )
+        elif found != wanted:
+            return (
+                f"rank 0 called train with {what}={wanted}, and rank {rank} with {what}={found}: all ranks call it alike, since "
+                "one run has one model, one schedule, one pace and so on"
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

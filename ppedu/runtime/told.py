@@ -15,10 +15,9 @@ from ppedu.runtime.errors import RunError
 
 
 def for_here(error: RunError, rank: int, told: bool) -> RunError:
+    """The error as this rank raises it. told: whether this process prints it where nobody catches it."""
     error.told_here = told
-    if not told:
-        print_only_what_is_told()
-    tell_torchrun(error, rank)
+    _where_nobody_catches_it(rank)
     return error
 
 
@@ -31,13 +30,15 @@ def told_by_one() -> Iterator[None]:
         raise for_here(error, -1, os.environ.get("LOCAL_RANK", "0") == "0") from error.__cause__
 
 
-def print_only_what_is_told() -> None:
-    """Where nobody catches a RunError, one rank of each host prints it."""
+def _where_nobody_catches_it(rank: int) -> None:
+    """One rank of each host prints a RunError, and torchrun is told of it."""
     before = sys.excepthook
     if getattr(before, "ppedu", False):
         return
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
+        if isinstance(error, RunError):
+            tell_torchrun(error, rank)
         if getattr(error, "told_here", True):
             before(kind, error, trace)
 
@@ -51,7 +52,8 @@ def tell_torchrun(error: RunError, rank: int) -> None:
     if not path:
         return
     when = int(time.time()) + (0 if rank == error.rank else 1)
-    said = str(error).partition("\n")[0]
+    first, cause = str(error).partition("\n")[0], error.traceback.strip().rpartition("\n")[2]
+    said = f"{first} {cause}".strip()
     info = {"message": f"RunError: {said}", "extraInfo": {"py_callstack": said, "timestamp": str(when)}}
     with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
         json.dump({"message": info}, file)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ppedu.runtime import board, joined, world
@@ -123,7 +123,10 @@ def train(
     # The ranks of a launched run are watched from here, and Ctrl-C comes in only where nothing is left half done.
     with nullcontext() if is_joined else interrupts_held(), _Collector(schedule, pace, steps, told) as collector:
         run = _train_joined if is_joined else _train_launched
-        results = run(works, pairs_of(programs), device, collector, timeout, stop)
+        try:
+            results = run(works, pairs_of(programs), device, collector, timeout, stop)
+        except RunError as error:
+            raise error.with_traceback(None) from error.__cause__  # how it came up through here tells nobody anything
         _put_back(stages, names, results)
     return collector.run(results, gradients)
 
@@ -211,9 +214,10 @@ def _train_joined(
             raise RunStopped("the run was stopped")
 
     mine = works[world.rank()]
+    state = {work.names[s][local]: tensor for work in works for s, local, tensor in _state_of(work)}
     everyone = joined.train_joined(
         joined.Join(
-            mine, pairs, copy_sets(mine.schedule), device, _where_of(works), collector.hear, timeout, let_in
+            mine, pairs, copy_sets(mine.schedule), device, _where_of(works), collector.hear, timeout, let_in, state
         )
     )  # fmt: skip
     collector.reports = {}
@@ -221,6 +225,12 @@ def _train_joined(
         for report in reports:
             collector.reports.setdefault(report.step, {})[number] = report
     return [result for _, result in everyone]
+
+
+def _state_of(work: Work) -> Iterator[tuple[int, str, Tensor]]:
+    for s, module in work.modules.items():
+        for local, tensor in (*module.named_parameters(), *module.named_buffers()):
+            yield s, local, tensor
 
 
 def _where_of(works: Sequence[Work]) -> Callable[[Sequence[float], int], Place]:
