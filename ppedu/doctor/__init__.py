@@ -20,9 +20,8 @@ __all__ = ["add_command", "main"]
 
 COLUMNS = 160
 DESCRIPTION = f"""\
-Prove that pipelines run here for real, on GPUs or on CPU cores: training that equals plain training under every schedule,
-faults that are told of the right rank, memory, clocks, torchrun, and with two GPUs or more NCCL. Each check is a process of
-its own, with a limit. {ONE_GPU / 60:g} minutes at most, {SEVERAL / 60:g} where there are several GPUs; what that is too short for is said."""
+Prove that pipelines run here for real, on GPUs or CPU cores, in {ONE_GPU / 60:g} minutes at most, {SEVERAL / 60:g} where there are several GPUs.
+Each check is a process of its own, with a limit; what could not be checked is said."""
 
 
 def add_command(commands: Any) -> None:

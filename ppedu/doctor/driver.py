@@ -89,11 +89,9 @@ def looked(check: Check, folder: Path, seconds: float) -> Result:
     try:
         result = _waited(process, check, seconds, found, output)
         result["seconds"] = round(time.perf_counter() - began, 1)
-        if result["is"] == "ok" and (left := _wait_until_gone(mark, GRACE)):
-            result |= {
-                "is": "FAIL",
-                "said": f"left behind (processes): {', '.join(command(pid)[:120] for pid in left)}",
-            }
+        if result["is"] == "ok" and (left := _gone(mark, GRACE)):
+            those = ", ".join(command(pid)[:120] for pid in left)
+            result |= {"is": "FAIL", "said": f"left behind (processes): {those}"}
         return result
     finally:
         _end(process, mark)
@@ -125,16 +123,11 @@ def _waited(process: subprocess.Popen[bytes], check: Check, seconds: float, foun
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill a check's process, its group, and whatever has its mark."""
-    if process.poll() is None or not PROC.is_dir():  # once it is over its number may be another's; marks find the rest
+    """Kill a check's process, and whatever has its mark."""
+    _gone(mark, 3.0, kill=True)
+    if not PROC.is_dir():  # nobody sees marks: its group is the most that can be found
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-    for _ in range(3):  # one may be born meanwhile
-        for pid in marked(mark):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not _wait_until_gone(mark, 1.0):
-            break
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
@@ -143,10 +136,10 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
 def marked(mark: str) -> list[int]:
     """The living processes with this mark, but for this one. Empty where there is no /proc."""
     text, found = f"{MARK}={mark}".encode(), []
-    for folder in PROC.glob("[0-9]*"):
+    for file in PROC.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if int(folder.name) != os.getpid() and text in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+            if text in file.read_bytes().split(b"\0") and int(file.parent.name) != os.getpid():
+                found.append(int(file.parent.name))
     return found
 
 
@@ -156,10 +149,13 @@ def command(pid: int) -> str:
     return "gone"
 
 
-def _wait_until_gone(mark: str, seconds: float) -> list[int]:
-    """Processes with this mark that are still there after so many seconds."""
+def _gone(mark: str, seconds: float, kill: bool = False) -> list[int]:
+    """Processes with this mark that are still there after so many seconds. kill: also those that are born meanwhile."""
     deadline = time.perf_counter() + seconds
     while (left := marked(mark)) and time.perf_counter() < deadline:
+        for pid in left if kill else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     return left
 

@@ -161,9 +161,8 @@ def no_device_wait() -> str:
 
 def _seen_by(act: Callable[[Tensor], None], **options: Any) -> str:
     """The error that both ranks' spies ended three steps with: its end, or nothing."""
-    model = [*with_layer(Acting(act), 1), *with_layer(Acting(act), 1)]
     try:
-        train(model, ppedu.one_f_one_b(2, 4), steps=3, **options)
+        train(with_layer(Acting(act), 1) + with_layer(Acting(act), 1), ppedu.one_f_one_b(2, 4), steps=3, **options)
     except ppedu.RunError as error:
         return str(error).strip()[-400:]
     return ""

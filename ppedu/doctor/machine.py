@@ -91,30 +91,30 @@ def _open_files(process: Path) -> list[str]:
 
 def memory(width: int = 512, samples: int = 4096) -> str:
     """1F1B holds less than GPipe: in bytes of activations, the same on GPU and CPU, and at the GPU's allocator."""
-    orders = [ppedu.one_f_one_b(4, 8), ppedu.gpipe(4, 8)]
-    here = [_run(order, device(), width, samples) for order in orders]
-    held, much = (run.peak_activation_bytes for run in here)
-    less = all(a < b for a, b in zip(held[:3], much, strict=False))
-    require(less, f"1F1B holds {held}, GPipe {much} bytes of activations")
-    # the batch itself does not count: what rank 0 holds may be less
+
+    def run(schedule: ppedu.Schedule, where: str) -> ppedu.Run:
+        torch.manual_seed(0)
+        model = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(4)]
+        data = [(torch.randn(samples, width), torch.randn(samples, width))]
+        return ppedu.train(model, schedule, data, runs.mse, steps=2, progress=False, device=where)
+
+    orders = ppedu.one_f_one_b(4, 8), ppedu.gpipe(4, 8)
+    here = [run(order, device()) for order in orders]
+    said = f"activations {_less('activations', *(one.peak_activation_bytes for one in here))}"
+    held = here[0].peak_activation_bytes  # the batch itself does not count: what rank 0 holds may be less
     require(held[1] > held[2] > held[3], f"1F1B holds {held} bytes: less on each later rank was expected")
-    said = f"activations {_mb(held)} MB under 1F1B, {_mb(much)} under GPipe"
     if not gpus():
         return said
-    for order, run in zip(orders, here, strict=True):
-        cpu, ours = _run(order, "cpu", width, samples).peak_activation_bytes, run.peak_activation_bytes
+    for order, one in zip(orders, here, strict=True):
+        cpu, ours = run(order, "cpu").peak_activation_bytes, one.peak_activation_bytes
         require(ours == cpu, f"{order.label} keeps {ours} bytes of activations on the GPU, {cpu} on the CPU")
-    low, high = (run.peak_device_bytes or () for run in here)
-    less = all(a < b for a, b in zip(low[:3], high, strict=False))
-    require(less, f"the allocator's peak: {low} under 1F1B, {high} under GPipe")
-    return f"{said}, as on the CPU; the allocator's peak {_mb(low)} and {_mb(high)}"
+    return f"{said}, as on the CPU; the allocator's peak {_less('the GPU', *(one.peak_device_bytes or () for one in here))}"
 
 
-def _run(schedule: ppedu.Schedule, where: str, width: int, samples: int) -> ppedu.Run:
-    torch.manual_seed(0)
-    model = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(schedule.num_ranks)]
-    data = [(torch.randn(samples, width), torch.randn(samples, width))]
-    return ppedu.train(model, schedule, data, runs.mse, steps=2, progress=False, device=where)
+def _less(what: str, low: Any, high: Any) -> str:
+    less = len(low) == 4 and all(a < b for a, b in zip(low[:3], high, strict=False))
+    require(less, f"1F1B holds {low}, GPipe {high} bytes of {what}")
+    return f"{_mb(low)} MB under 1F1B, {_mb(high)} under GPipe"
 
 
 def _mb(sizes: Any) -> str:

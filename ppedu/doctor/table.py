@@ -61,17 +61,17 @@ class Check:
     share: bool = True
 
 
-def _check(name: str, function: str, limit: float = 40, *, share: bool = True, **arguments: Any) -> Check:
-    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS, share=share)
+def _check(name: str, function: str, limit: float = 40, **arguments: Any) -> Check:
+    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS)
 
 
-def _each(name: str, function: str, limit: float = 60, **arguments: Any) -> Check:
-    """One that wants a GPU for each rank."""
-    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS, gpus=2, share=False)
+def _each(name: str, function: str, limit: float = 60, gpus: int = 2, **arguments: Any) -> Check:
+    """One that wants a GPU for each rank, and may use all."""
+    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS, gpus, share=False)
 
 
 CHECKS = (
-    _check("environment", "machine:environment", share=False),
+    _each("environment", "machine:environment", 40, gpus=0),
     _check("fork_server", "machine:fork_server"),
     _check("equal", "runs:one", backend="gloo", p=4, steps=3),
     _check("no_device_wait", "faults:no_device_wait"),

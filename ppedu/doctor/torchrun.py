@@ -21,11 +21,10 @@ from ppedu.doctor import faults, runs
 from ppedu.doctor.table import device, require
 
 BIG = 4096  # width of a model that takes much more memory than the others
-Job = tuple[int, str, list[dict[str, Any]], float]  # exit code, what it printed, what ranks found, when it ended
 
 
-def _job(what: str, ranks: int) -> Job:
-    """Run this file under torchrun. No time-out: this check's own ends it, and all that it started."""
+def _job(what: str, ranks: int) -> tuple[int, str, list[dict[str, Any]]]:
+    """Run this file under torchrun: exit code, what it printed, what ranks found. The check's limit ends it and its ranks."""
     with tempfile.TemporaryDirectory(prefix="ppedu-") as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         done = subprocess.run(
@@ -33,14 +32,13 @@ def _job(what: str, ranks: int) -> Job:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        ended = time.time()
         found = [json.loads(file.read_text("utf-8")) for file in sorted(Path(folder).glob("*.json"))]
-    return done.returncode, done.stdout, found, ended
+    return done.returncode, done.stdout, found
 
 
 def equal(backend: str, ranks: int = 2) -> str:
     """The joined runs equal plain training; the memory that one took is not told of the next."""
-    code, text, found, _ = _job("equal", ranks)
+    code, text, found = _job("equal", ranks)
     require(code == 0 and len(found) == ranks, f"exit code {code}: {text[-600:]}")
     first = found[0]
     backends = {one["backend"] for one in found}
@@ -70,7 +68,8 @@ def _equal(p: int) -> dict[str, Any]:
 
 def raises(within: float) -> str:
     """A rank that raises ends the job; rank, operation and cause can be read."""
-    code, text, found, ended = _job("raises", 2)
+    code, text, found = _job("raises", 2)
+    ended = time.time()
     require(code != 0, "exit code 0, though rank 1 raised")
     require("it broke on purpose" in text, f"the cause is not told: {text[-600:]}")
     after = ended - max(one["raised"] for one in found)
@@ -94,7 +93,7 @@ def _raises(p: int) -> dict[str, Any]:
 
 def to_torch() -> str:
     """After a plain init_process_group() the stage is on the GPU, where there is one."""
-    code, text, found, _ = _job("to_torch", 1)
+    code, text, found = _job("to_torch", 1)
     require(code == 0, f"exit code {code}: {text[-600:]}")
     where = found[0]["device"]
     require(where.startswith(device()), f"the stage is on {where}, not on {device()}")
@@ -118,4 +117,5 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)  # each rank has the whole model: they have to be alike
     _tell({"equal": _equal, "raises": _raises, "to_torch": _to_torch}[sys.argv[1]](int(os.environ["WORLD_SIZE"])))
