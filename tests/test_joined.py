@@ -223,6 +223,26 @@ def test_leftovers_of_a_world_of_one_are_no_world(monkeypatch):
     assert_equal_training(run.losses, run.gradients, model.state_dict(), plain)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("RANK", "-1", "RANK='-1' in the environment is no whole number"),
+        ("RANK", "5", "RANK=5 in the environment is no rank of WORLD_SIZE=2: they go from 0 to 1"),
+        ("WORLD_SIZE", "abc", "WORLD_SIZE='abc' in the environment is no whole number"),
+        ("LOCAL_RANK", "q", "LOCAL_RANK='q' in the environment is no whole number"),
+    ],
+)
+def test_leftovers_of_any_kind_get_a_sentence(monkeypatch, name, value, wanted):
+    given = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", name: value}
+    for key, text in given.items():
+        monkeypatch.setenv(key, text)
+    with pytest.raises(ValueError, match=wanted) as caught:
+        ppedu.train(
+            layers(4, 4, 4), ppedu.gpipe(2, 4), [batch(8, 4, 4)], mse, device="cpu", progress=False, timeout=1.0
+        )
+    assert "unset them" in str(caught.value)
+
+
 def test_a_world_that_does_not_come_is_told_with_the_remedy(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
@@ -345,12 +365,14 @@ def test_a_stranger_is_sent_away(monkeypatch):
         socket.create_connection(("127.0.0.1", port)) as silent,
         socket.create_connection(("127.0.0.1", port)) as stranger,
     ):
-        silent.shutdown(socket.SHUT_WR)
+        began = time.perf_counter()
         stranger.sendall(b"\x00\x00\x00\x05hello")
         other = threading.Thread(target=met, args=(store, 1, 2, found, 10.0))
         other.start()
         other.join(15)
         hub.join(15)
+        assert time.perf_counter() - began < 4  # the silent one holds nobody up
+        assert silent.fileno() >= 0
     assert isinstance(found[0], links.Links), found
     assert isinstance(found[1], links.Links), found
 

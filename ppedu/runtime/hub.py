@@ -24,6 +24,11 @@ PAUSE = (
     0.03  # seconds between two looks of rank 0's main thread, which would hold up its worker if it looked all the time
 )
 
+
+class OrphanedError(RunError):
+    """Whoever started the ranks of this host is gone, and would leave them behind."""
+
+
 Where = Callable[[Sequence[float], int], Place]
 """(all boards, rank) -> what that rank does, in words."""
 Hear = Callable[[int, str, Any], None]
@@ -170,6 +175,9 @@ class Spoke(Side):
         except RunStopped:
             self.say("stop", None)
             raise
+        except OrphanedError as error:
+            self.say("leaves", str(error))
+            raise
         except RunError:
             raise
         except (EOFError, OSError):
@@ -187,8 +195,10 @@ class Spoke(Side):
         mine, place = self.rank, self.where(0)
         here = self.says(self.cells, mine)
         last = "" if cut else f" {at_place(place)}"
+        near = self.links.machines[0] == self.links.machines[mine]
+        far = "rank 0's process stands still, or" if near else f"host {self.hosts[0]}"
         error = RunError(
-            (f"host {self.hosts[0]} cannot be reached: " if cut else "")
+            (f"{far} cannot be reached: " if cut else "")
             + f"{what}{last}. Meanwhile rank {mine} on {self.hosts[mine]} {here.text}",
             rank=0, host=self.hosts[0], action=None if cut else place.action, step=None if cut else place.step,
         )  # fmt: skip

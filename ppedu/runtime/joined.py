@@ -29,7 +29,7 @@ from ppedu.runtime.born import Mouth
 from ppedu.runtime.channels import Group, connect
 from ppedu.runtime.execute import Rank
 from ppedu.runtime.failures import failure_of, failure_text
-from ppedu.runtime.hub import Hear, Hub, Spoke, ToldBoard, Where
+from ppedu.runtime.hub import Hear, Hub, OrphanedError, Spoke, ToldBoard, Where
 from ppedu.runtime.interrupts import interrupts_held, terminations_held
 from ppedu.runtime.links import Links, meet
 from ppedu.runtime.told import told_by_one
@@ -63,14 +63,31 @@ def train_joined(job: Join) -> Everyone:
 
     The caller's own layers, random numbers, threads, device and groups stay as they are: the rank works on copies.
     """
+    if not _one_at_a_time.acquire(blocking=False):
+        raise ValueError(
+            "another thread of this rank trains already, and ranks join one run at a time: wait for its end"
+        )
+    try:
+        return _train_joined(job)
+    finally:
+        _one_at_a_time.release()
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _train_joined(job: Join) -> Everyone:
     import_module("ppedu.runtime.preload")  # what torch imports late takes seconds: before anyone waits
-    here = world.pick_device(job.device, int(os.environ.get("LOCAL_RANK", job.work.rank)), set_it=False)
+    here = world.pick_device(job.device, world.local_rank(job.work.rank), set_it=False)
     job.work = replace(job.work, modules=copy.deepcopy(job.work.modules))
     with interrupts_held() as held, terminations_held() as ending, _as_it_was(job.work.threads, here):
+        parent = os.getppid()
 
         def signals() -> None:
             held.let_through()
             ending.look()
+            if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != parent:
+                raise OrphanedError("torchrun, which started this rank, is gone")
 
         with told_by_one():
             joined = world.World.join(max(job.timeout, BIRTH), signals)

@@ -11,7 +11,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError, connection
 from typing import Any
@@ -83,9 +84,12 @@ def meet(store: Any, rank: int, size: int, called: dict[str, Any], timeout: floa
     wait = _Patience(time.monotonic() + timeout, let_in, store)
     try:
         return _met(store, rank, size, called, wait)
-    except BaseException as error:
-        if not isinstance(error, RunError | ValueError):  # Ctrl-C and the like: the others need not wait for this rank
-            store.set(LEFT, json.dumps([rank, *machine_id(), type(error).__name__]))
+    except (RunError, ValueError):
+        raise
+    except RuntimeError as error:  # the store's
+        raise RunError(f"the store at which ranks meet is gone: {str(error).partition(chr(10))[0]}") from error
+    except BaseException as error:  # Ctrl-C and the like: the others need not wait for this rank
+        store.set(LEFT, json.dumps([rank, *machine_id(), type(error).__name__]))
         raise
 
 
@@ -175,8 +179,11 @@ def _answered(
             if wait.over():
                 missing = [rank for rank in range(1, size) if rank not in ears or rank not in trails]
                 raise _missing(missing)
-            with contextlib.suppress(TimeoutError):
-                _let_in(door.accept()[0], key.encode(), ears, trails)
+            with contextlib.suppress(
+                TimeoutError
+            ):  # each in a thread: one who says nothing must not hold up the others
+                caller = door.accept()[0]
+                threading.Thread(target=_let_in, args=(caller, key.encode(), ears, trails), daemon=True).start()
     return [ears[rank] for rank in range(size)], trails, mine
 
 
@@ -193,12 +200,11 @@ def _let_in(
 ) -> None:
     """A stranger, or somebody who never says a word, is sent away."""
     ear = _as_connection(caller)
-    guard = threading.Timer(5.0, _hang_up, (caller,))
-    guard.start()
     try:
-        connection.deliver_challenge(ear, key)
-        connection.answer_challenge(ear, key)
-        kind, rank = ear.recv_bytes().split()
+        with _patient_with(caller):
+            connection.deliver_challenge(ear, key)
+            connection.answer_challenge(ear, key)
+            kind, rank = ear.recv_bytes().split()
         if kind == b"trail":
             trails[int(rank)] = Trail(caller.dup())
             ear.close()
@@ -206,6 +212,16 @@ def _let_in(
             ears[int(rank)] = ear
     except (OSError, EOFError, ValueError, AuthenticationError):
         ear.close()
+
+
+@contextmanager
+def _patient_with(caller: socket.socket) -> Iterator[None]:
+    """Hang up on somebody who takes longer than some seconds."""
+    guard = threading.Timer(5.0, _hang_up, (caller,))
+    guard.daemon = True
+    guard.start()
+    try:
+        yield
     finally:
         guard.cancel()
 
@@ -226,14 +242,14 @@ def _joined(store: Any, rank: int, kind: str, wait: _Patience) -> socket.socket:
         for address in addresses:
             try:
                 caller = socket.create_connection((address, port), timeout=2.0)
-            except OSError as error:
+                caller.settimeout(None)
+                with _as_connection(caller) as mine, _patient_with(caller):
+                    connection.answer_challenge(mine, key.encode())
+                    connection.deliver_challenge(mine, key.encode())
+                    mine.send_bytes(f"{kind} {rank}".encode())
+            except (OSError, EOFError, AuthenticationError) as error:
                 failed.append(f"{address}: {error}")
                 continue
-            caller.settimeout(None)
-            with _as_connection(caller) as mine:
-                connection.answer_challenge(mine, key.encode())
-                connection.deliver_challenge(mine, key.encode())
-                mine.send_bytes(f"{kind} {rank}".encode())
             return caller
         if wait.over():
             raise RunError(

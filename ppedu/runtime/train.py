@@ -246,7 +246,8 @@ def place_of(schedule: Schedule, program: Sequence[Any], step: int, at: int, sin
     """What a rank is doing, in words, from the numbers that it publishes."""
     if at < 0:
         waiting = at in board.WAITING
-        return Place(f"is {board.PLACES[at]}", None, step if step >= 0 else None, waiting, since)
+        text, shown = f"is {board.PLACES[at]}", step if step >= 0 else None
+        return Place(text, None, shown, waiting, since, long=at == board.GATHERING)
     instruction = program[at]
     if isinstance(instruction, Recv):
         text = f"waits for rank {instruction.source}'s {schedule.short(instruction.action)}"

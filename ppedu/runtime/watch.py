@@ -22,13 +22,15 @@ QUIET = 3.0  # seconds without a word after which a rank on another host may be 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a rank is doing: `text` says it, `action` and `step` name it, `waiting` if it only waits for others."""
+    """What a rank is doing: `text` says it, `action` and `step` name it, `waiting` if it only waits for others, `long` if it
+    may take as long as it takes (all ranks exchange results, however large)."""
 
     text: str
     action: str | None
     step: int | None
     waiting: bool
     since: float
+    long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class Watch:
                 waited[rank] = now - self.seen[rank][1]
         if self.ranks.hosts is not None and self._out_of_reach(now, waited):
             return
+        waited = {r: t for r, t in waited.items() if not self.seen[r][0].long}
         stuck = [r for r, t in waited.items() if t > (self.timeout if r in self.awake else max(self.timeout, BIRTH))]
         guilty = [r for r in stuck if not self.seen[r][0].waiting]
         if not guilty and (len(stuck) < len(waited) or not stuck):

@@ -171,9 +171,24 @@ def size_found() -> int:
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
-    if all(os.environ.get(name) for name in WORLD_VARIABLES):
-        return int(os.environ["WORLD_SIZE"])
-    return 1
+    if not all(os.environ.get(name) for name in WORLD_VARIABLES):
+        return 1
+    rank, size = (_number(name) for name in ("RANK", "WORLD_SIZE"))
+    if size > 1 and rank >= size:
+        raise ValueError(
+            f"RANK={rank} in the environment is no rank of WORLD_SIZE={size}: they go from 0 to {size - 1}. {_UNSET}"
+        )
+    return max(1, size)
+
+
+_UNSET = "Start ranks by torchrun, which sets these variables, or unset them"
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text!r} in the environment is no whole number from 0 on. {_UNSET}")
+    return int(text)
 
 
 def found(ranks: int) -> bool:
@@ -190,11 +205,16 @@ def found(ranks: int) -> bool:
 
 
 def rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+    return dist.get_rank() if dist.is_initialized() else _number("RANK")
+
+
+def local_rank(otherwise: int) -> int:
+    """The number of this rank on its host."""
+    return _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else otherwise
 
 
 def ranks_here() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+    return max(1, _number("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else size_found())
 
 
 _worlds = itertools.count()
