@@ -145,8 +145,23 @@ def _start(process: Any) -> None:
 _warming: dict[int, threading.Thread] = {}  # by the fork server's process id
 
 
+def warm_up() -> None:
+    """Let the first start begin, for who knows that one will come: it goes on while this process imports torch itself."""
+    if START_METHOD == "forkserver":
+        with interrupts_held() as held:
+            _begin_to_warm_up(multiprocessing.get_context(START_METHOD), held)
+
+
 def _warm_up(context: Any, held: Held, let_in: Callable[[], None]) -> None:
     """Return when there is a fork server that is ready to fork."""
+    server = _begin_to_warm_up(context, held)
+    while _warming[server].is_alive():
+        _warming[server].join(TICK)
+        let_in()
+
+
+def _begin_to_warm_up(context: Any, held: Held) -> int:
+    """The process id of a fork server that is ready to fork once its thread in _warming has ended."""
     # torch is named too: ppedu.runtime.preload is not found where sys.path was changed by hand
     context.set_forkserver_preload(["ppedu.runtime.preload", "torch._dynamo", "torch.optim"])
     with held.firmly():
@@ -156,9 +171,7 @@ def _warm_up(context: Any, held: Held, let_in: Callable[[], None]) -> None:
         if server not in _warming:
             _warming[server] = threading.Thread(target=_fork_once, args=(context,), name="first start", daemon=True)
             _warming[server].start()
-    while _warming[server].is_alive():
-        _warming[server].join(TICK)
-        let_in()
+    return server
 
 
 def _server() -> int:
