@@ -65,11 +65,18 @@ class Job:
 
     def ctrl_c(self) -> None:
         """What a terminal does: interrupt the command and those of its children that share its session."""
-        (child,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for pid in _processes():
             with contextlib.suppress(OSError):
-                if os.getsid(pid) == os.getsid(int(child)) and pid != self.process.pid:
+                if os.getsid(pid) == os.getsid(self._command()) and pid != self.process.pid:
                     os.kill(pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """The command itself, not what it started."""
+        os.kill(self._command(), signal.SIGKILL)
+
+    def _command(self) -> int:
+        """Its process; ours has only gone in there with it, and waits for its end."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
 
 
 class Host:

@@ -346,6 +346,7 @@ NO_HUB = r"host hostA cannot be reached"
 LOOPBACK = r"a host's own name leads to an address \(127\.\.\.\)"
 CTRL_C = r"rank \d on host. ended the run \(Ctrl-C\)"
 STOPPED = r"the run was stopped"
+ORPHANED = "torchrun, which started this rank, is gone"
 SAID = BOOM, HANG, GONE, OUT_OF_REACH, NO_HUB, LOOPBACK, CTRL_C, STOPPED
 
 
@@ -496,6 +497,20 @@ def test_ctrl_c_at_one_of_the_torchruns(tmp_path, where):
         assert world.left() == []
 
 
+def test_one_of_the_torchruns_is_killed(tmp_path):
+    """It leaves its ranks behind. They end by themselves, and all others with them."""
+    with Lan() as lan:
+        world = World(lan, tmp_path, 2).torchrun("run")
+        world.fault("run", running(world))
+        world.jobs[1].kill()
+        assert world.wait() == [1, 128 + signal.SIGKILL], world.logs()
+        assert_told(world, "run", [0, 1], blamed="hostB")
+        assert world.jobs[0].text.count("RunError:") == 1, world.logs()
+        assert ORPHANED in world.jobs[0].text
+        assert ORPHANED in world.jobs[1].text
+        assert world.left() == []
+
+
 # docs/torchrun.md
 
 
@@ -601,7 +616,7 @@ def test_page_starts_under_slurm(tmp_path):
 
 # What the code says where a test of it would wait for minutes.
 RARE = (
-    "cannot be reached, or its code holds Python's lock", " did not come, but RANK and WORLD_SIZE ", "called train with ", " found no way to rank 0 at port ",
+    "cannot be reached, or its code holds Python's lock", ORPHANED, " did not come, but RANK and WORLD_SIZE ", "called train with ", "'s model is not rank 0's: ", " found no way to rank 0 at port ",
     "but no world at ", "the schedule has p=",
 )  # fmt: skip
 
