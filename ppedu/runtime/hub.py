@@ -177,7 +177,7 @@ class Spoke(Side):
             raise
         except OrphanedError as error:
             self.say("leaves", str(error))
-            raise
+            raise for_here(error, self.rank, self.first_of_host(self.rank)) from None
         except RunError:
             raise
         except (EOFError, OSError):
