@@ -275,7 +275,9 @@ class Restless(nn.Module):
         self.total = self.total + x.detach().sum()
         self.log["seen"].append(self.log["seen"][-1] + x.detach().mean())
         self.log["seen"][0] += 0.1
-        return self.drop(self.norm(self.linear(x))) + self.calls / 100 + self.total.tanh() / 10 + self.log["seen"][-1] / 10
+        return (
+            self.drop(self.norm(self.linear(x))) + self.calls / 100 + self.total.tanh() / 10 + self.log["seen"][-1] / 10
+        )
 
 
 class Counting:
