@@ -20,6 +20,7 @@ from typing import Any
 from ppedu.runtime.channels import machine_id
 from ppedu.runtime.errors import RunError
 
+SILENCE = 5.0  # seconds after which somebody who calls and says nothing is sent away
 HUB, LEFT = "hub", "left"
 
 
@@ -217,7 +218,7 @@ def _let_in(
 @contextmanager
 def _patient_with(caller: socket.socket) -> Iterator[None]:
     """Hang up on somebody who takes longer than some seconds."""
-    guard = threading.Timer(5.0, _hang_up, (caller,))
+    guard = threading.Timer(SILENCE, _hang_up, (caller,))
     guard.daemon = True
     guard.start()
     try:
