@@ -509,3 +509,14 @@ def test_places_have_words():
         assert place.step == 3
     assert "copies" in place.text
     assert len(set(board.PLACES.values())) == len(board.PLACES)
+
+
+def test_the_run_says_how_long_the_sum_took():
+    """On each rank, and no longer than the whole run; nothing where nothing is summed."""
+    data = [batch(8, 4, 4)]
+    began = time.perf_counter()
+    run = ppedu.train(blocks(4), ppedu.dualpipe(2, 4), data, mse, adamw, device="cpu", progress=False)
+    took = time.perf_counter() - began
+    assert len(run.sum_seconds) == 2
+    assert all(0 < seconds < took for seconds in run.sum_seconds)
+    assert ppedu.train(blocks(4), ppedu.gpipe(2, 4), data, mse, adamw, device="cpu", progress=False).sum_seconds == ()
