@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -180,13 +181,29 @@ def _server() -> int:
 
     known: Any = forkserver._forkserver
     try:
-        forkserver.ensure_running()
+        with _short_paths():
+            forkserver.ensure_running()
     except ChildProcessError:  # its end was noticed by someone else (os.wait), or this process is a fork of its parent
         os.close(known._forkserver_alive_fd)
         known._forkserver_pid = known._forkserver_alive_fd = known._forkserver_address = None
         forkserver.ensure_running()
     server: int = known._forkserver_pid
     return server
+
+
+LONGEST = 60  # of a temporary folder's path; with what multiprocessing adds to it, a socket's has at most 100 or so
+
+
+@contextmanager
+def _short_paths() -> Iterator[None]:
+    """Let multiprocessing's sockets be in /tmp where TMPDIR, as a cluster's job may have it, is too long for their names."""
+    kept = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST and os.access("/tmp", os.W_OK):
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = kept
 
 
 def _fork_once(context: Any) -> None:
