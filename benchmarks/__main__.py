@@ -19,8 +19,8 @@ from benchmarks.process import in_a_rank
 from benchmarks.split_backward import split
 from benchmarks.table import line
 from benchmarks.torch_pipelining import OWN, run_torch
-from ppedu.data import batches
-from ppedu.models import ByteGPT, next_byte_loss
+from ppedu.course.data import batches
+from ppedu.course.models import ByteGPT, next_byte_loss
 
 OPERATION = 0.020  # seconds of a paced operation
 PACE = ppedu.Costs(forward=OPERATION, backward=OPERATION)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ppedu.runtime.launch import Mouth, Place, run_ranks
+from ppedu.runtime.processes.launch import Mouth, Place, run_ranks
 
 
 def in_a_rank(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -12,9 +12,9 @@ from torch import nn
 import ppedu
 from benchmarks.process import in_a_rank
 from benchmarks.table import line
-from ppedu.data import batches
-from ppedu.models import Block, ByteGPT, next_byte_loss
-from ppedu.runtime.stage import Meter, Stage
+from ppedu.course.data import batches
+from ppedu.course.models import Block, ByteGPT, next_byte_loss
+from ppedu.runtime.rank.stage import Meter, Stage
 
 BLOCKS, SEQUENCES, TOKENS = 6, 4, 64
 BOUNDS = {48: (None, None), 128: (0.85, 1.10), 256: (0.75, 1.10), 512: (0.7, 1.10)}  # width -> (I / B, (I + W) / B)

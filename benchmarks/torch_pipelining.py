@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
 import ppedu
-from ppedu.runtime.launch import Mouth, Place, run_ranks
-from ppedu.runtime.torch_runtime import LossOf, Stage, Track, runtime_of
-from ppedu.runtime.world import FOREVER, Rendezvous
+from ppedu.runtime.processes.launch import Mouth, Place, run_ranks
+from ppedu.runtime.processes.world import FOREVER, Rendezvous
+from ppedu.runtime.torch_engine.runtime import LossOf, Stage, Track, runtime_of
 
 OWN = {
     "gpipe": "ScheduleGPipe",

@@ -12,7 +12,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ppedu.builders import (
+from ppedu.core.costs import Costs
+from ppedu.core.operations import Action, Kind, Overlap, ScheduleError
+from ppedu.core.schedule import Schedule, dependencies, dependents
+from ppedu.core.simulate import simulate
+from ppedu.core.structure import Violation
+from ppedu.core.timeline import Span, Timeline
+from ppedu.core.validate import violations
+from ppedu.optimizer import Optimized, lower_bound, optimize
+from ppedu.picture.live import explore
+from ppedu.schedules import (
     SCHEDULES,
     dualpipe,
     dualpipev,
@@ -27,31 +36,19 @@ from ppedu.builders import (
     zb_v,
 )
 
-# `explore`, `optimize` and `simulate` are modules and functions. Importing a module binds it in its package, but only the first time:
-# once these lines have bound the functions, no later import of the modules takes their place. So they cannot come late.
-from ppedu.explore import explore
-from ppedu.optimize import Optimized, lower_bound, optimize
-from ppedu.schedule import Action, Costs, Kind, Overlap, Schedule, ScheduleError, dependencies, dependents
-from ppedu.simulate import simulate
-from ppedu.timeline import Span, Timeline
-from ppedu.validate import Violation, violations
-
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
-    from ppedu.exercises import Challenge, check, progress, reveal, score, scores
-    from ppedu.explore.compare import explore_compare
-    from ppedu.explore.puzzle import puzzle
-    from ppedu.plot import plot_compare, plot_memory, plot_timeline
+    from ppedu.picture.live.compare import explore_compare
+    from ppedu.picture.paper import plot_compare, plot_memory, plot_timeline
     from ppedu.runtime.errors import RunError, RunStopped
     from ppedu.runtime.machine import machine
-    from ppedu.runtime.split import split
-    from ppedu.runtime.to_torch import TorchRun, to_torch, train_with_torch
+    from ppedu.runtime.model.split import split
+    from ppedu.runtime.torch_engine.convert import TorchRun, to_torch, train_with_torch
     from ppedu.runtime.train import Run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Action",
-    "Challenge",
     "Costs",
     "Kind",
     "Optimized",
@@ -67,7 +64,6 @@ __all__ = [
     "TorchRun",
     "Violation",
     "__version__",
-    "check",
     "dependencies",
     "dependents",
     "dualpipe",
@@ -86,11 +82,6 @@ __all__ = [
     "plot_compare",
     "plot_memory",
     "plot_timeline",
-    "progress",
-    "puzzle",
-    "reveal",
-    "score",
-    "scores",
     "simulate",
     "split",
     "to_torch",
@@ -103,26 +94,19 @@ __all__ = [
 ]
 
 _LATE = {
-    "Challenge": "ppedu.exercises",
     "Run": "ppedu.runtime.train",
     "RunError": "ppedu.runtime.errors",
     "RunStopped": "ppedu.runtime.errors",
-    "TorchRun": "ppedu.runtime.to_torch",
-    "check": "ppedu.exercises",
-    "explore_compare": "ppedu.explore.compare",
-    "plot_compare": "ppedu.plot",
-    "plot_memory": "ppedu.plot",
-    "plot_timeline": "ppedu.plot",
+    "TorchRun": "ppedu.runtime.torch_engine.convert",
+    "explore_compare": "ppedu.picture.live.compare",
+    "plot_compare": "ppedu.picture.paper",
+    "plot_memory": "ppedu.picture.paper",
+    "plot_timeline": "ppedu.picture.paper",
     "machine": "ppedu.runtime.machine",
-    "progress": "ppedu.exercises",
-    "puzzle": "ppedu.explore.puzzle",
-    "reveal": "ppedu.exercises",
-    "score": "ppedu.exercises",
-    "scores": "ppedu.exercises",
-    "split": "ppedu.runtime.split",
-    "to_torch": "ppedu.runtime.to_torch",
+    "split": "ppedu.runtime.model.split",
+    "to_torch": "ppedu.runtime.torch_engine.convert",
     "train": "ppedu.runtime.train",
-    "train_with_torch": "ppedu.runtime.to_torch",
+    "train_with_torch": "ppedu.runtime.torch_engine.convert",
 }
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from ppedu.cli import main
+from ppedu.course.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

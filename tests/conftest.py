@@ -23,11 +23,17 @@ settings.register_profile("ppedu", deadline=None)
 settings.load_profile("ppedu")
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCH_SIDE = ("ppedu/runtime", "ppedu/models.py", "ppedu/data.py", "ppedu/course.py", "ppedu/doctor")
+TORCH_SIDE = (
+    "ppedu/runtime",
+    "ppedu/course/models.py",
+    "ppedu/course/data.py",
+    "ppedu/course/parallelisms",
+    "ppedu/doctor",
+)
 # A test file, or a helper of tests, that loads torch: it imports torch or what needs it, or calls what imports that.
 LOADS_TORCH = re.compile(
-    r"^\s*(import|from) (torch|ppedu\.(runtime|models|data|course))\b"
-    r"|^\s*from ppedu import .*\b(runtime|models|data|course|train|split)\b"
+    r"^\s*(import|from) (torch|ppedu\.(runtime|course\.(models|data|parallelisms)))\b"
+    r"|^\s*from ppedu import .*\b(runtime|train|split)\b"
     r"|\bppedu\.(train|split)\(",
     re.MULTILINE,
 )

@@ -167,7 +167,7 @@ def look() -> None:
     """Run the check that the command line holds, as JSON, and write what it found into its file `result`."""
     threading.Thread(target=_end_with_driver, daemon=True).start()
     task = json.loads(sys.argv[1])
-    from ppedu.runtime.launch import warm_up
+    from ppedu.runtime.processes.fork_server import warm_up
 
     warm_up()  # ranks import torch while this process does
     Path(task["result"]).write_text(json.dumps(_seen(task)), "utf-8")

@@ -1,1 +1,1 @@
-"""Running a schedule for real: the only place, with ppedu.models and ppedu.data, that imports torch."""
+"""Running a schedule for real: the only place, with ppedu.course.models and ppedu.course.data, that imports torch."""

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ppedu.schedule import Costs, Entry, Schedule
-from ppedu.timeline import Span, Timeline
+from ppedu.core.costs import Costs
+from ppedu.core.operations import Entry
+from ppedu.core.schedule import Schedule
+from ppedu.core.timeline import Span, Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,24 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ppedu.runtime import board, joined, world
-from ppedu.runtime.batches import Data, batch_of, check_batch
-from ppedu.runtime.by_value import dumps
-from ppedu.runtime.channels import pairs_of
-from ppedu.runtime.copies import copy_sets
+from ppedu.core.costs import Costs
+from ppedu.core.schedule import Schedule
 from ppedu.runtime.errors import RunError, RunStopped
-from ppedu.runtime.fit import check_fit
-from ppedu.runtime.interrupts import interrupts_held
-from ppedu.runtime.launch import Place, run_ranks
-from ppedu.runtime.lower import Recv, Send, lower
+from ppedu.runtime.joined import join as joined
+from ppedu.runtime.model.batches import Data, batch_of, check_batch
+from ppedu.runtime.model.shapes import check_fit
+from ppedu.runtime.model.split import ModelLike, layers_of, stage_parameter_names, stages_of
+from ppedu.runtime.processes import world
+from ppedu.runtime.processes.interrupts import interrupts_held
+from ppedu.runtime.processes.launch import Place, run_ranks
+from ppedu.runtime.processes.pickling import dumps
+from ppedu.runtime.rank import heartbeat as board
+from ppedu.runtime.rank.channels import pairs_of
+from ppedu.runtime.rank.job import MakeOptimizer, RankResult, StepReport, Work
+from ppedu.runtime.rank.lower import Recv, Send, lower
+from ppedu.runtime.rank.replicas import copy_sets
+from ppedu.runtime.rank.stage import LossFn
 from ppedu.runtime.run import Overrun, Run, _where, available_cores, find_overruns, step_timeline
-from ppedu.runtime.split import ModelLike, layers_of, stage_parameter_names, stages_of
-from ppedu.runtime.stage import LossFn
-from ppedu.runtime.work import MakeOptimizer, RankResult, StepReport, Work
-from ppedu.schedule import Costs, Schedule
 
 __all__ = ["Run", "RunError", "train"]
 

@@ -1,0 +1,1 @@
+"""What each notebook asks, a module a notebook."""

@@ -1,0 +1,225 @@
+"""The four ways to train one model on p ranks: checked, started, and put together. All of it on CPU processes.
+
+p: ranks. N: bytes of all weights. A: bytes of one activation, of the whole batch, between two layers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ppedu.core.operations import Kind
+from ppedu.core.schedule import Schedule
+from ppedu.course.parallelisms.ranks import Job, Meeting, RankReport, StageJob, Wrap, train_alike, train_stages
+from ppedu.course.parallelisms.results import Way
+from ppedu.course.parallelisms.wraps import as_it_is, blocks_of, by_kind, with_ddp, with_tp, with_zero3
+from ppedu.runtime.model.batches import Batch, batch_of, check_batch
+from ppedu.runtime.model.split import ModelLike, layers_of, stage_parameter_names, stages_of
+from ppedu.runtime.processes.launch import Place, RankFunction, run_ranks
+from ppedu.runtime.processes.world import Rendezvous
+from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.job import Work
+from ppedu.runtime.rank.lower import Send, lower
+from ppedu.runtime.rank.stage import LossFn
+from ppedu.runtime.run import _where, available_cores, step_timeline
+from ppedu.runtime.train import place_of
+
+STEPS = 2  # the first one creates what the optimizer remembers; the second is like all later ones
+TIMEOUT = 120.0  # seconds that one step may take
+
+
+def adamw(weights: Any) -> torch.optim.Optimizer:
+    """What all ways train with. It remembers two numbers of each weight."""
+    return torch.optim.AdamW(weights, lr=0.0003)
+
+
+def one_device(model: ModelLike, batch: Batch, loss_fn: LossFn, *, steps: int = STEPS) -> Way:
+    """Train a copy of `model` on `batch` for some steps in one process: what the four ways are compared with.
+
+    model: a sequence of layers. batch: (inputs, targets), the same in each step. loss_fn: a mean over the samples.
+    """
+    return _train_alike("one device", as_it_is, model, batch, loss_fn, 1, steps, split=False)
+
+
+def ddp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
+    """DistributedDataParallel: every rank has the whole model and a p-th of the batch.
+
+    Needs to send 2 (p-1)/p N: a ring all-reduce of the gradients (Patarasuk and Yuan, 2009).
+    In its second step, which is measured, DDP also agrees on the order of its buckets: one to three kB more.
+    Raises ValueError where p does not divide the batch.
+    """
+    way = _train_alike("DDP", with_ddp, model, batch, loss_fn, p, steps, split=True)
+    return _needs(way, [2 * (p - 1) * _weight_bytes(model) // p] * p)
+
+
+def zero3(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
+    """ZeRO-3, as FSDP2 (`torch.distributed.fsdp.fully_shard`): every rank keeps a p-th of each weight, and has a p-th of
+    the batch.
+
+    Needs to send 3 (p-1)/p N: all-gathers of the weights for the forward and for the backward, and a reduce-scatter of the
+    gradients (Rajbhandari et al., ZeRO, 2020, section 7). Gloo has no reduce-scatter of its own: torch runs an all-reduce in
+    its place, and 4 (p-1)/p N is sent. Raises ValueError where p does not divide the batch.
+    """
+    way = _train_alike("ZeRO-3", with_zero3, model, batch, loss_fn, p, steps, split=True)
+    return _needs(way, [3 * (p - 1) * _weight_bytes(model) // p] * p)
+
+
+def tp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
+    """Tensor parallelism: every rank has a p-th of the heads of each attention and of the columns of each MLP, and the
+    whole batch. Embedding, norms and head are repeated on all ranks. The model is a `ppedu.course.models.ByteGPT`.
+
+    Needs to send 4 all-reduces of A in each block, 8 (p-1)/p A: two in the forward, two in the backward (Shoeybi et al.,
+    Megatron-LM, 2019, section 3). Raises ValueError where p does not divide the heads, TypeError for another model.
+    """
+    _check_count("p is the number of ranks", p)
+    blocks = blocks_of(_module(model))
+    if not blocks:
+        raise TypeError(
+            "tensor parallelism is laid out for the blocks of a ppedu.course.models.ByteGPT, and this model has none"
+        )
+    heads, width = blocks[0].attention.heads, blocks[0].attention.out.in_features
+    if heads % p:
+        raise ValueError(f"every rank takes as many heads: p={p} does not divide heads={heads}. Take a p that does")
+    way = _train_alike("TP", with_tp, model, batch, loss_fn, p, steps, split=False)
+    for tensors in (way.gradients, way.weights):
+        for name in tensors:
+            if ".query_key_value." in name:
+                tensors[name] = by_kind(tensors[name], p)
+    activation = batch[0].numel() * width * blocks[0].attention.out.weight.element_size()
+    return _needs(way, [8 * (p - 1) * len(blocks) * activation // p] * p)
+
+
+def pp(
+    model: ModelLike,
+    batch: Batch,
+    loss_fn: LossFn,
+    schedule: Schedule,
+    *,
+    steps: int = STEPS,
+) -> Way:
+    """Pipeline parallelism: every rank has its stages, and the whole batch in microbatches, as `ppedu.train` runs it.
+
+    model: a sequence of layers, or what `ppedu.split` returned. Needs to send A over each cut between two ranks, twice:
+    the activation down, its gradient up. Raises as `ppedu.train` does for what cannot run.
+    """
+    _check_count("steps are how often it trains", steps)
+    programs = lower(schedule)
+    stages = stages_of(model, schedule.num_stages)
+    names = stage_parameter_names(model, stages)
+    check_batch(*batch_of([batch], 0), schedule.num_microbatches)
+    p = schedule.num_ranks
+
+    def job(rank: int, path: str) -> StageJob:
+        mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
+        work = Work(
+            rank, schedule, programs[rank], {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn,
+            adamw, [batch], steps, None, True, 1, 0,
+        )  # fmt: skip
+        return StageJob(Meeting(rank, p, path), work, programs)
+
+    def where(cells: Sequence[float], rank: int) -> Place:
+        return place_of(schedule, programs[rank], *Board.read(cells, rank))
+
+    reports = _run(train_stages, job, p, where)
+    losses = max((report.losses for report in reports), key=len)  # the last rank's: the others know none
+    way = _way("PP", reports, losses, {n: g for r in reports for n, g in r.gradients.items()},
+               {n: w for r in reports for n, w in r.weights.items()})  # fmt: skip
+    timeline = step_timeline(schedule, [report.moments for report in reports], way.where, ())
+    return _needs(replace(way, timeline=timeline), _sent_between_stages(stages, batch[0], schedule))
+
+
+def _train_alike(
+    name: str,
+    wrap: Wrap,
+    model: ModelLike,
+    batch: Batch,
+    loss_fn: LossFn,
+    p: int,
+    steps: int,
+    split: bool,
+) -> Way:
+    inputs, targets = batch_of([batch], 0)
+    check_batch(inputs, targets, 1)
+    _check_count("p is the number of ranks", p)
+    _check_count("steps are how often it trains", steps)
+    if split and len(inputs) % p:
+        raise ValueError(
+            f"{name} gives every rank as many samples: p={p} does not divide a batch of {len(inputs)}. Take {p * max(1, len(inputs) // p)}"
+        )
+    parts = list(zip(inputs.chunk(p), targets.chunk(p), strict=True)) if split else [(inputs, targets)] * p
+    whole = _module(model)
+
+    def job(rank: int, path: str) -> Job:
+        return Job(Meeting(rank, p, path), whole, wrap, *parts[rank], loss_fn, adamw, steps)
+
+    def where(cells: Sequence[float], rank: int) -> Place:
+        step, _, since = Board.read(cells, rank)
+        return Place(f"trains under {name}", None, step if step >= 0 else None, False, since)
+
+    reports = _run(train_alike, job, p, where)
+    losses = [sum(step) / p for step in zip(*(report.losses for report in reports), strict=True)]
+    return _way(name, reports, losses, reports[0].gradients, reports[0].weights)
+
+
+def _check_count(what: str, count: object) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ValueError(f"{what}, a whole number of at least 1, and not {count!r}")
+
+
+def _run(
+    function: RankFunction, job: Callable[[int, str], Any], p: int, where: Callable[[Sequence[float], int], Place]
+) -> list[RankReport]:
+    def hear(rank: int, kind: str, content: Any) -> None:
+        if kind == "print":
+            sys.stderr.write(f"[rank {rank}] {content[1]}\n")
+
+    with Rendezvous(p) as rendezvous:
+        jobs = [job(rank, rendezvous.path) for rank in range(p)]
+        reports: list[RankReport] = run_ranks(
+            function, jobs, Board.blank(p), where=where, on_message=hear, timeout=TIMEOUT
+        )
+    return reports
+
+
+def _way(
+    name: str,
+    reports: Sequence[RankReport],
+    losses: Sequence[float],
+    gradients: dict[str, Tensor],
+    weights: dict[str, Tensor],
+) -> Way:
+    where = _where(len(reports), "CPU", "gloo", (available_cores(),), None)
+    return Way(name, tuple(report.share for report in reports), tuple(losses), gradients, weights, where)
+
+
+def _needs(way: Way, needed: Sequence[int]) -> Way:
+    ranks = tuple(replace(share, needed_bytes=count) for share, count in zip(way.ranks, needed, strict=True))
+    return replace(way, ranks=ranks)
+
+
+def _sent_between_stages(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -> list[int]:
+    """Bytes that each rank has to send in a step: what its sends carry, one after the other."""
+    sample, sizes = inputs[:1], []  # sizes: bytes of one sample between stage s and s + 1
+    with torch.no_grad():
+        for stage in stages[:-1]:
+            sample = stage(sample)
+            sizes.append(sample.numel() * sample.element_size())
+    needed = []
+    samples = [len(part) for part in inputs.tensor_split(schedule.num_microbatches)]
+    for program in lower(schedule):
+        sent = [i.action for i in program if isinstance(i, Send)]
+        needed.append(sum(samples[a.microbatch] * sizes[a.stage - (a.kind is not Kind.F)] for a in sent))
+    return needed
+
+
+def _weight_bytes(model: ModelLike) -> int:
+    return sum(w.numel() * w.element_size() for layer in layers_of(model) for w in layer.parameters())
+
+
+def _module(model: ModelLike) -> nn.Module:
+    return model if isinstance(model, nn.Module) else nn.Sequential(*layers_of(model))

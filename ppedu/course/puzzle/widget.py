@@ -1,0 +1,255 @@
+"""puzzle(): build a schedule operation by operation; see at once why one cannot stand there; then run it for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+from traitlets import Bool, Dict, Int, Unicode
+
+from ppedu.core.costs import Costs
+from ppedu.core.operations import Action
+from ppedu.core.structure import Violation
+from ppedu.core.timeline import Timeline
+from ppedu.course.puzzle.board import Answer, board, picture, placed, reached, refused
+from ppedu.course.puzzle.game import Game
+from ppedu.course.puzzle.levels import Level, level_of
+from ppedu.course.puzzle.position import Position
+from ppedu.course.puzzle.score import name_of
+from ppedu.picture.live import assets
+from ppedu.picture.live.real_run import PACE, Job, State, why_not_real
+from ppedu.picture.live.widget import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ppedu.runtime.run import Run
+
+
+def puzzle(level: int | Level = 1) -> Puzzle:
+    """Build a schedule by hand, by mouse or by keys: choose a rank and what it runs next.
+
+    level: 1 to 12, the levels that the widget lists; or one of your own (`from ppedu.course.puzzle.levels import Level`).
+
+    A move that no schedule could be made of any more is refused with the reason. `view.text` is the position as CSV: keep
+    it, and set it to come back. Raises ValueError for a level that there is not.
+
+    >>> view = puzzle(level=1)
+    >>> print(view.place(1, "B0").message)
+    rank 1 runs B0 before F0, whose result it needs: run F0 first
+    >>> view.text = "0F0,0B0\\n1F0,1B0"
+    >>> view
+    puzzle 1, Down and up: makespan 4, bubble 50.0 %, in flight 1 1. Solved. This is naive, GPipe and 1F1B
+    """
+    return Puzzle(level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """All that the page depends on: where it is the same, there is nothing to compute."""
+
+    level: Level
+    position: Position
+    overlaid: bool
+    legal: bool
+    hints: int
+    answer: Answer
+
+
+class Puzzle(View):
+    """One game at a time on one level; each level keeps its own.
+
+    level: its number, or 0 for one of your own. text: the position as CSV, a line a rank. legal: show which moves are
+    legal. hints: how many are shown. overlay: lay the measured timeline over the predicted one, where there is one.
+    """
+
+    _esm = Unicode(assets.module("ppedu.course.puzzle:puzzle.js")).tag(sync=True)
+    _css = Unicode(assets.style("ppedu.course.puzzle:puzzle.css")).tag(sync=True)
+
+    level = Int(1).tag(sync=True)
+    text = Unicode("").tag(sync=True)
+    legal = Bool(False).tag(sync=True)
+    hints = Int(0).tag(sync=True)
+    overlay = Bool(True).tag(sync=True)
+    measured = Bool(False).tag(sync=True)
+    board = Dict().tag(sync=True)
+
+    CHECKS = {  # noqa: RUF012 - a table of the class
+        "level": lambda view, value: view._check_level(value),
+        "text": lambda view, value: view._check_text(value),
+        "legal": lambda view, value: bool(value),
+        "hints": lambda view, value: view._check_hints(value),
+        "overlay": lambda view, value: bool(value),
+    }
+
+    def __init__(self, level: int | Level = 1, **given: Any) -> None:
+        number = 0 if isinstance(level, Level) else level
+        self._games = {number: Game(level_of(level))}
+        self.game = self._games[number]
+        self._answer = reached(self.game)
+        self._timelines: dict[tuple[Level, Position], Timeline] = {}
+        self._ran_at: tuple[Level, Position] | None = None
+        super().__init__(**{"level": number, "text": self.game.position.to_text(), **given})
+
+    @traitlets.validate("level", "text", "legal", "hints", "overlay")
+    def _validate_trait(self, proposal: Any) -> Any:
+        return self._validate(proposal)
+
+    def _check_level(self, value: Any) -> int:
+        if value not in self._games:
+            level_of(value)  # raises ValueError where there is none
+        return int(value)
+
+    def _check_text(self, value: Any) -> str:
+        now = self.game.position
+        return value if value == now.to_text() else now.load(str(value)).to_text()
+
+    def _check_hints(self, value: Any) -> int:
+        most = len(self.game.level.hints)
+        if not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"hints is how many of this level's hints are shown, from 0 to {most}: hints={value!r}")
+        return value
+
+    # moves, for the page and for a cell of the notebook
+
+    def place(self, rank: int, move: Action | str) -> Violation | None:
+        """Let `move` ("F0") come next on `rank`. A move that cannot stand there changes nothing; the reason is returned."""
+        reason = self.game.place(rank, move)
+        name = move if isinstance(move, str) else self.game.position.schedule.short(move)
+        self._go(placed(self.game, rank) if reason is None else refused(name, rank, reason))
+        return reason
+
+    def undo(self) -> bool:
+        """Take the last move back; False where there is none."""
+        done = self.game.undo()
+        self._go(("undone", "Taken back." if done else "There is nothing to take back."))
+        return done
+
+    def redo(self) -> bool:
+        """Make a move again that was taken back; False where there is none."""
+        done = self.game.redo()
+        self._go(("undone", "Made again." if done else "There is nothing to make again."))
+        return done
+
+    def restart(self) -> None:
+        """Empty the board; `undo` brings it back."""
+        self.game.restart()
+        self._go(("undone", "Emptied: undo brings it back."))
+
+    def load(self, text: str) -> None:
+        """Go to a position that was saved. Raises ScheduleError, with every reason, for what cannot be one."""
+        self.game.load(text)
+        self._go(reached(self.game))
+
+    def _go(self, said: Answer) -> None:
+        self._answer = said
+        with self._together():
+            self.text = self.game.position.to_text()
+            self._refresh()
+
+    def _commands(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        return {
+            **super()._commands(),
+            "place": lambda content: self._place(content["rank"], content["move"]),
+            "undo": lambda _: void(self.undo()),
+            "redo": lambda _: void(self.redo()),
+            "restart": lambda _: self.restart(),
+            "load": lambda content: self.load(content["text"]),
+        }
+
+    def _place(self, rank: int, move: str) -> None:
+        self.error = ""
+        self.place(rank, move)
+
+    # what is shown
+
+    def _follow(self) -> None:
+        if self.level not in self._games:
+            self._games[self.level] = Game(self.level)
+        if self._games[self.level] is not self.game:
+            self.game = self._games[self.level]
+            self._answer = reached(self.game)
+            self.text = self.game.position.to_text()  # first of all: the old one belongs to the level before
+            self.hints = 0
+        elif self.text != self.game.position.to_text():
+            self.game.load(self.text)
+            self._answer = reached(self.game)
+        self.text = self.game.position.to_text()
+
+    def _key(self) -> _Shown:
+        level, position = self.game.level, self.game.position
+        overlaid = self.overlay and (level, position) in self._timelines
+        return _Shown(level, position, overlaid, self.legal, self.hints, self._answer)
+
+    def _compute(self, key: _Shown, fresh: bool) -> None:
+        score = self.game.score
+        run = self._timelines.get((key.level, key.position))
+        if self._ran_at not in (None, (key.level, key.position)) and not State(**self.run).busy:
+            self._ran_at, self.run = None, State().plain()  # how that run ended says nothing of this position
+        self.measured = run is not None
+        self._number += 1
+        drawn = picture(self.game, score, self._number, self._pace(), run if key.overlaid else None)
+        shown = board(self.game, score, self.level, show_legal=key.legal, hints=key.hints, said=key.answer)
+        self.scene, self.board = drawn, shown
+
+    def _send_details(self) -> None:
+        """They came with the scene, where ends that are still open have words of their own."""
+        names = ("needs", "there", "gaps", "path")
+        tracks = [{name: track[name] for name in names} for track in self.scene["tracks"]]
+        self.details = {"number": self._number, "tracks": tracks}
+
+    # the real run
+
+    def _why_not_real(self) -> str:
+        return why_not_real(self.game.level.reference)
+
+    def _pace(self) -> Costs:
+        """The level's costs, in seconds that a real run can keep."""
+        costs = self.game.level.costs
+
+        def seconds(value: Any) -> Any:
+            return tuple(map(seconds, value)) if isinstance(value, tuple) else None if value is None else value * PACE
+
+        names = ("forward", "backward", "input_grad", "weight_grad", "overlapped", "transfer")
+        return replace(costs, **{name: seconds(getattr(costs, name)) for name in names}, unit="s")
+
+    def _jobs(self) -> list[Job]:
+        schedule = self.game.position.schedule
+        return [Job(replace(schedule, name=name_of(schedule)), self._pace())]
+
+    def _run(self) -> None:
+        rest = sum(map(len, self.game.position.rest))
+        if rest:
+            raise ValueError(f"{rest} operations have no place yet: only a whole schedule can run")
+        super()._run()
+        self._ran_at = (self.game.level, self.game.position)
+
+    def _ran(self, key: _Shown, runs: Sequence[Run]) -> None:
+        self._timelines[key.level, key.position] = runs[0].timeline
+        self.overlay = True
+        self._shown = None  # there is more to show at the same position
+        self._refresh()
+
+    # text
+
+    def static(self, **how: Any) -> Axes:
+        """The position as far as it runs, by matplotlib (`ppedu.plot_timeline`, which takes `how`)."""
+        from ppedu.picture.paper import plot_timeline
+
+        timeline, _ = self.game.position.play(self.game.level.costs)
+        return plot_timeline(timeline, **{"in_flight": True, "phases": self.game.position.complete, **how})
+
+    def _said(self) -> str:
+        score, level, position = self.game.score, self.game.level, self.game.position
+        head = f"puzzle {self.level}, {level.title}" if self.level else f"puzzle '{level.title}'"
+        if not position.complete:
+            return f"{head}: {position.placed} of {position.total} operations placed"
+        figures = repr(score.timeline).partition(": ")[2]
+        end = "Solved" if score.solved else "Not every goal is reached"
+        return f"{head}: {figures}. {end}. {score.recognised.partition(':')[0].rstrip('.')}"
+
+
+def void(_: object) -> None:
+    """For a command whose value nobody asks for."""

@@ -1,0 +1,1 @@
+"""Timelines as pictures, on paper and live: one scene, two painters."""

@@ -1,0 +1,242 @@
+"""What a live view draws, as plain data: the numbers of timelines, and the words for whatever one can point at.
+
+The page has no rules of its own: what an operation needs comes from `dependencies`, why a rank is idle from
+`Timeline.gaps`. The format is described at the top of view.js.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ppedu.core.operations import Action, Entry
+from ppedu.core.schedule import Schedule, dependencies
+from ppedu.core.timeline import Gap, Span, Timeline
+
+Scene: TypeAlias = dict[str, Any]
+Pale: TypeAlias = float | tuple[float, ...]
+_DIGITS = 6  # of times in a scene: more are rounding, and cost time on the way
+KEEPS: dict[str, str] = {
+    "I": "frees nothing: its activations are kept until its W has run",
+    "W": "frees the activations when it ends",
+}
+"""What the halves of a backward do to what is in flight. The page says it of an operation that one points at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a picture needs of the order of operations. They are numbered rank by rank, in order.
+
+    first: the number of each rank's first operation, and the number of them all.
+    names, kinds, microbatches: one an operation. index: the number of each action.
+    pale: from 0 for the first stage of a rank up, for its last; two of them for a pair; None where every rank holds one.
+    """
+
+    first: tuple[int, ...]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    microbatches: tuple[int, ...]
+    index: dict[Action, int]
+    pale: tuple[Pale, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A timeline in a scene.
+
+    group: tracks of one group share their ranks: predicted over measured. word: what tells them apart.
+    title: the pieces of the heading. transfer: what a message between ranks takes, in the timeline's unit; None where a
+        prediction does not say. Of a measurement nobody knows.
+    structure: of the timeline's schedule, where it is known and the timeline complete.
+    waiting: operations that cannot start yet, as (rank, name, kind, why).
+    """
+
+    timeline: Timeline
+    group: int = 0
+    word: str = ""
+    title: tuple[str, ...] = ()
+    transfer: float | None = 0.0
+    structure: Structure | None = None
+    waiting: tuple[tuple[int, str, str, str], ...] = ()
+
+
+def scene(
+    number: int,
+    tracks: Sequence[Track],
+    *,
+    caption: str = "",
+    label: str = "time (units of F)",
+    span: float | None = None,
+    budget: int | None = None,
+    marks: Sequence[tuple[float, str]] = (),
+    whole: bool = True,
+    activations: bool = False,
+) -> Scene:
+    """All that is drawn, ready for JSON. Timelines share a unit; seconds are shown as milliseconds.
+
+    span: where the time axis ends, by default with the longest timeline. marks: (time, label) of dashed lines.
+    whole: with what `details` has. A large scene is on the page sooner without, and its details follow.
+    activations: what is in flight as `Timeline.peak_activations` counts it, so that schedules with stages of other sizes
+        compare; else in stage-microbatches.
+
+    >>> from ppedu import one_f_one_b, simulate
+    >>> drawn = scene(1, [Track(simulate(one_f_one_b(p=2, m=2)))])
+    >>> drawn["span"], drawn["peak"], drawn["tracks"][0]["name"]
+    (6.0, 2, ('F0', 'F1', 'B0', 'B1', 'F0', 'B0', 'F1', 'B1'))
+    >>> drawn["tracks"][0]["gaps"][0]
+    (0, 2.0, 3.0, "rank 0 is idle from 2 to 3: it waits for rank 1's B0, which ended at 3", 2, 5)
+    """
+    scale = _scale(tracks)
+    drawn = [_track(track, scale, activations) for track in tracks]
+    if whole:
+        for one, more in zip(drawn, details(number, tracks)["tracks"], strict=True):
+            one.update(more)
+    return {
+        "number": number,
+        "unit": "ms" if scale == 1e3 else tracks[0].timeline.unit,
+        "label": "time (ms)" if scale == 1e3 else label,
+        "integer": all(end == int(end) for one in drawn for end in one["end"]),
+        "span": max((one["makespan"] for one in drawn), default=0.0) if span is None else round(span * scale, _DIGITS),
+        "peak": max((max(one["peaks"]) for one in drawn), default=0),
+        "budget": budget,
+        "held": "activations" if activations else "in flight",
+        "caption": caption,
+        "marks": [{"time": time * scale, "label": text} for time, text in marks],
+        "tracks": drawn,
+    }
+
+
+def details(number: int, tracks: Sequence[Track]) -> Scene:
+    """What a scene says when one points at it: what operations need, why ranks are idle; and the critical path."""
+    scale = _scale(tracks)
+    return {"number": number, "tracks": [_details(track, scale) for track in tracks]}
+
+
+def _scale(tracks: Sequence[Track]) -> float:
+    return 1e3 if tracks[0].timeline.unit == "s" else 1.0
+
+
+def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = None) -> Structure:
+    """Number the operations of a schedule, or of those `orders` of it that ran."""
+    lanes = schedule.orders if orders is None else orders
+    entries = [entry for lane in lanes for entry in lane]
+    first = [0]
+    for lane in lanes:
+        first.append(first[-1] + len(lane))
+    index = {part: number for number, entry in enumerate(entries) for part in entry.actions}
+    kinds = tuple("".join(part.kind.value for part in entry.actions) for entry in entries)
+    microbatches = tuple(entry.actions[0].microbatch for entry in entries)
+    return Structure(tuple(first), _names(schedule, entries), kinds, microbatches, index, _pale(schedule, entries))
+
+
+def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
+    if not schedule.one_stage_per_rank:
+        return tuple(str(entry) if isinstance(entry, Action) else schedule.short(entry) for entry in entries)
+    said: dict[object, str] = {}  # names repeat on every rank, and asking the schedule for each takes a while
+    names = []
+    for entry in entries:
+        key = tuple((part.kind, part.microbatch) for part in entry.actions)
+        if key not in said:
+            said[key] = schedule.short(entry)
+        names.append(said[key])
+    return tuple(names)
+
+
+def _pale(schedule: Schedule, entries: Sequence[Entry]) -> tuple[Pale, ...] | None:
+    if schedule.one_stage_per_rank:
+        return None
+    held: dict[int, list[int]] = {}
+    for stage, rank in enumerate(schedule.rank_of_stage):
+        held.setdefault(rank, []).append(stage)
+    shade = {s: 0.5 * n / max(1, len(stages) - 1) for stages in held.values() for n, s in enumerate(stages)}
+    return tuple(
+        shade[entry.stage] if isinstance(entry, Action) else tuple(shade[part.stage] for part in entry.actions)
+        for entry in entries
+    )
+
+
+def _lanes(t: Timeline) -> list[tuple[Span, ...]]:
+    return [t.spans_of(rank) for rank in range(t.schedule.num_ranks)]
+
+
+def _clock(t: Timeline, scale: float) -> Callable[[float], float]:
+    """From the timeline's times to the picture's."""
+    start = t.start
+    return lambda time: round((time - start) * scale, _DIGITS)
+
+
+def _known(track: Track) -> Structure:
+    t = track.timeline
+    return track.structure or structure(t.schedule, [[span.action for span in lane] for lane in _lanes(t)])
+
+
+def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
+    t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
+    size = t.schedule.num_ranks / t.schedule.chain_length if activations else 1
+    spans = [span for lane in _lanes(t) for span in lane]
+    ranks = range(t.schedule.num_ranks)
+    return {
+        "group": track.group,
+        "word": track.word,
+        "title": track.title,
+        "provenance": t.provenance,
+        "ranks": len(ranks),
+        "makespan": at(t.end),
+        "first": known.first,
+        "kind": known.kinds,
+        "name": known.names,
+        "microbatch": known.microbatches,
+        "start": [at(span.start) for span in spans],
+        "end": [at(span.end) for span in spans],
+        "curve": [[x for time, count in t.in_flight(rank) for x in (at(time), size * count)] for rank in ranks],
+        "peaks": tuple(size * peak for peak in t.peak_in_flight),
+        "phases": _phases(t, at),
+        "pale": known.pale,
+        "arrives": not t.measured and track.transfer is not None,
+        "waiting": track.waiting,
+    }
+
+
+def _details(track: Track, scale: float) -> dict[str, Any]:
+    t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
+    spans = [span for lane in _lanes(t) for span in lane]
+    index, s = known.index, t.schedule
+    needs = [_needs(span.action, s, index) for span in spans]
+    return {
+        "needs": needs,
+        "there": _arrivals(spans, needs, track.transfer, at) if track.transfer else None,
+        "gaps": [_gap(gap, known, at) for rank in range(t.schedule.num_ranks) for gap in t.gaps(rank)],
+        "path": [known.index[span.action.actions[0]] for span in t.critical_path()],
+    }
+
+
+def _needs(entry: Entry, schedule: Schedule, index: dict[Action, int]) -> list[int]:
+    """What an entry needs, each once: the two of a pair may both need the two of another."""
+    found = [index[d] for part in entry.actions for d in dependencies(part, schedule) if d in index]
+    return found if isinstance(entry, Action) else list(dict.fromkeys(found))
+
+
+def _gap(gap: Gap, known: Structure, at: Callable[[float], float]) -> tuple[Any, ...]:
+    next_one = -1 if gap.before is None else known.index[gap.before.actions[0]]
+    waited = -1 if gap.waited_for is None else known.index.get(gap.waited_for, -1)
+    return gap.rank, at(gap.start), at(gap.end), gap.message, next_one, waited
+
+
+def _arrivals(
+    spans: Sequence[Span], needs: Sequence[Sequence[int]], transfer: float, at: Callable[[float], float]
+) -> list[list[float]]:
+    """When each result that an operation needs was on its rank."""
+    return [
+        [at(spans[j].end + (transfer if spans[j].rank != span.rank else 0.0)) for j in needed]
+        for span, needed in zip(spans, needs, strict=True)
+    ]
+
+
+def _phases(t: Timeline, at: Callable[[float], float]) -> list[tuple[str, float, float]]:
+    """The phases by time that are not empty; a run that was stopped has none."""
+    if not t.complete:
+        return []
+    phases = t.phases()
+    named = (("warm-up", phases.warmup), ("steady", phases.steady), ("cool-down", phases.cooldown))
+    return [(name, at(start), at(end)) for name, (start, end) in named if end > start]

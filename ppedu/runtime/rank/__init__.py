@@ -1,0 +1,1 @@
+"""A rank's own work: its list of operations, its stages, its messages and its clocks."""

@@ -1,0 +1,1 @@
+"""torch.distributed.pipelining's own runtime, given our schedules."""

@@ -1,0 +1,524 @@
+"""Two chains at once: each stage has two copies, which learn as one model does and stay equal to the last bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from orders import dualpipe, legal_schedules
+from runtime_helpers import Plain, assert_equal_training, batch, in_ranks, mse
+from test_lower import StuckError
+from test_torchrun import torchrun
+from torch import Tensor, nn
+
+import ppedu
+from ppedu.core.operations import Action
+from ppedu.core.schedule import Schedule
+from ppedu.runtime.processes import world
+from ppedu.runtime.rank import heartbeat as board
+from ppedu.runtime.rank.channels import Group
+from ppedu.runtime.rank.replicas import all_reduce, any_of, copy_sets, sum_gradients
+from ppedu.runtime.train import place_of
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.inner(x)
+        return result
+
+
+def blocks(count: int) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(*(Block() for _ in range(count))).double()
+
+
+def adamw(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, lr=0.01)
+
+
+def two_ways(p: int, m: int) -> Schedule:
+    """GPipe down and GPipe up at once: legal for every p, odd ones too, where the middle rank holds both copies."""
+    half = range(m * 1 // 2), range(m // 2, m)
+    orders = []
+    for rank in range(p):
+        stages = (rank, 2 * p - 1 - rank)
+        forwards = [f"{s}F{j}" for s, js in zip(stages, half, strict=True) for j in js]
+        backwards = [f"{s}B{j}" for s, js in zip(stages, half, strict=True) for j in js]
+        orders.append(",".join(forwards + backwards))
+    rank_of = (*range(p), *reversed(range(p)))
+    read = Schedule.from_csv("\n".join(orders), "two ways", chains=1).orders
+    return Schedule("two ways", m, rank_of, read, 2)
+
+
+def train_as_plain(schedule: Schedule, model: nn.Sequential, samples: int, **rest: Any) -> ppedu.Run:
+    data = [batch(samples, 4, 4, seed) for seed in range(2)]
+    wanted = Plain(model, data, mse, adamw, 3)
+    rest = {"optimizer": adamw, "steps": 3, "gradients": True, "progress": False, "device": "cpu"} | rest
+    run = ppedu.train(model, schedule, data, mse, **rest)
+    assert_equal_training(run.losses, run.gradients, dict(model.state_dict()), wanted)
+    return run
+
+
+# as one process
+
+
+@pytest.mark.slow
+def test_the_published_order_trains_as_one_process_does():
+    run = train_as_plain(dualpipe(), blocks(4), 19)
+    assert run.timeline.complete
+    assert run.unsplit == ()
+    assert run.timeline.schedule.chains == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 5), (4, 4), (4, 8), (4, 11)])
+def test_dualpipe_trains_as_one_process_does(p, m):
+    train_as_plain(ppedu.SCHEDULES["dualpipe"](p=p, m=m), blocks(p), 2 * m + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (3, 2), (3, 5), (5, 4), (2, 1)])
+def test_a_rank_may_hold_both_copies(p, m):
+    """The middle rank of an odd number; and m = 1, where one chain has nothing to do and its gradients are none."""
+    if m > 1:
+        train_as_plain(two_ways(p, m), blocks(p), 2 * m + 1)
+    else:
+        train_as_plain(ppedu.SCHEDULES["dualpipe"](p=p, m=m), blocks(p), 3)
+
+
+@pytest.mark.slow
+def test_ranks_hold_twice_the_weights():
+    """What DualPipe pays: 2x parameters (DeepSeek's README)."""
+    m, model = 4, blocks(4)
+    one = ppedu.train(model, ppedu.one_f_one_b(4, m), [batch(8, 4, 4)], mse, progress=False, device="cpu")
+    two = ppedu.train(model, ppedu.SCHEDULES["dualpipe"](p=4, m=m), [batch(8, 4, 4)], mse, progress=False, device="cpu")
+    a_block = (4 + 4 + 4 * 6 + 6 + 6 * 4 + 4) * 8
+    assert one.parameter_bytes == (a_block,) * 4
+    assert two.parameter_bytes == (2 * a_block,) * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [dualpipe(), two_ways(3, 4)], ids=["dualpipe", "both copies on one rank"])
+def test_copies_stay_equal_to_the_last_bit(schedule, tmp_path):
+    """Each rank writes down its weights after each step: every one is there twice, as it is."""
+    folder = str(tmp_path)
+
+    def writes(weights: Any) -> torch.optim.Optimizer:
+        kept = list(weights)
+        made = torch.optim.AdamW(kept, lr=0.01)
+        number, step = itertools.count(), made.step
+
+        def stepped(*arguments: Any) -> None:
+            step(*arguments)
+            gradients = [w.grad for w in kept]
+            name = f"{folder}/{next(number)}.{torch.initial_seed()}.pt"
+            torch.save(
+                [[t.numpy().tobytes() for t in ts] for ts in (list(map(torch.Tensor.detach, kept)), gradients)], name
+            )
+
+        made.step = stepped
+        return made
+
+    samples = 2 * schedule.num_microbatches + 1
+    train_as_plain(schedule, blocks(schedule.chain_length), samples, optimizer=writes)
+    for step in range(3):
+        files = sorted(Path(folder).glob(f"{step}.*.pt"))
+        assert len(files) == schedule.num_ranks
+        for of_ranks in zip(
+            *(torch.load(f, weights_only=False) for f in files), strict=True
+        ):  # weights, then gradients
+            seen = Counter(text for rank in of_ranks for text in rank)
+            assert all(count % 2 == 0 for count in seen.values())
+            assert len(seen) > schedule.chain_length
+
+
+class Sometimes(nn.Module):
+    """Uses its weights only where the first number of the input is above zero; one of them never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.never = nn.Linear(4, 4), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.linear(x) if x.flatten()[0] > 0 else x * 2
+        return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [1, -1], ids=["first chain", "second chain"])
+def test_a_gradient_that_one_copy_lacks_counts_as_zero(sign):
+    model = nn.Sequential(Sometimes(), *blocks(1)).double()
+    inputs, targets = batch(8, 4, 4)
+    inputs[:4, 0], inputs[4:, 0] = sign * 1.0, -sign * 1.0
+    schedule = ppedu.SCHEDULES["dualpipe"](p=2, m=2)
+    run = ppedu.train(model, schedule, [(inputs, targets)], mse, progress=False, device="cpu", gradients=True)
+
+    def in_parts(model: nn.Module, x: Tensor) -> Tensor:
+        return torch.cat([model(part) for part in x.tensor_split(2)])
+
+    wanted = Plain(model, [(inputs, targets)], mse, None, 1, in_parts)
+    assert_equal_training(run.losses, run.gradients, dict(model.state_dict()), wanted)
+    assert "0.linear.weight" in run.gradients
+    assert "0.never" not in run.gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [0, 7], ids=["first chain", "second chain"])
+def test_a_loss_that_is_no_number_stops_both_chains(where):
+    inputs, targets = batch(8, 4, 4)
+    bad = targets.clone()
+    bad[where] = math.inf
+    model = blocks(4)
+    schedule = ppedu.SCHEDULES["dualpipe"](p=4, m=8)
+    good = Plain(model, [(inputs, targets)], mse, adamw, 1)
+    with pytest.warns(UserWarning, match="the run ended early"):
+        run = ppedu.train(
+            model, schedule, [(inputs, targets), (inputs, bad)], mse, adamw, steps=3, progress=False, device="cpu"
+        )
+    assert run.stopped == f"the loss of microbatch {where} in step 1 is inf"
+    assert len(run.losses) == 2
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(weight, good.state[name], rtol=1e-12, atol=0)
+
+
+@pytest.mark.slow
+def test_progress_hears_the_loss_of_the_whole_batch():
+    heard: list[tuple[int, int, float]] = []
+    model, schedule = blocks(4), ppedu.SCHEDULES["dualpipe"](p=4, m=8)
+    run = ppedu.train(
+        model, schedule, [batch(8, 4, 4)], mse, adamw, steps=2, progress=lambda *told: heard.append(told), device="cpu"
+    )
+    assert heard == [(1, 2, run.losses[0]), (2, 2, run.losses[1])]
+
+
+@pytest.mark.slow
+def test_a_failure_in_the_second_chain_is_that_ranks():
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[0] == 2:
+                raise RuntimeError("mine")
+            return x
+
+    model = nn.Sequential(*blocks(1), Fails())
+    with pytest.raises(ppedu.RunError, match=r"mine") as caught:  # 5 samples, m=2: the first chain has three of them
+        ppedu.train(model, ppedu.SCHEDULES["dualpipe"](p=2, m=2), [batch(5, 4, 4)], mse, progress=False, device="cpu")
+    assert caught.value.rank == 0
+    assert caught.value.action == "3F1"
+
+
+@pytest.mark.slow
+def test_batches_of_two_sizes_are_refused():
+    """Every rank at an end of a chain asks for the batch: here all but the first rank would get another one."""
+    seed = torch.initial_seed()
+
+    def data(step: int) -> tuple[Tensor, Tensor]:
+        return batch(8 if torch.initial_seed() in (seed, 0) else 9, 4, 4)
+
+    with pytest.raises(ppedu.RunError, match="must return the same batch for the same step"):
+        ppedu.train(blocks(2), ppedu.SCHEDULES["dualpipe"](p=2, m=4), data, mse, progress=False, device="cpu")
+
+
+SCRIPT = """
+import os, sys
+import torch
+import ppedu
+from runtime_helpers import batch, mse
+from test_bidirectional import adamw, blocks
+
+out, rank = sys.argv[1], int(os.environ["RANK"])
+model = blocks(2)
+run = ppedu.train(model, ppedu.SCHEDULES["dualpipe"](p=2, m=5), [batch(11, 4, 4, s) for s in range(2)], mse, adamw,
+                  steps=3, gradients=True, device="cpu", progress=False)
+torch.save({"losses": run.losses, "gradients": run.gradients, "state": model.state_dict(),
+            "bytes": run.parameter_bytes}, f"{out}/{rank}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_under_torchrun(tmp_path):
+    done = torchrun(tmp_path, SCRIPT, 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wanted = Plain(blocks(2), [batch(11, 4, 4, s) for s in range(2)], mse, adamw, 3)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert_equal_training(found["losses"], found["gradients"], found["state"], wanted)
+        assert found["bytes"][0] == found["bytes"][1] > 0
+
+
+# sums among copies
+
+
+def replicated(schedule: Schedule, copies: int) -> Schedule:
+    """A schedule several times side by side, each on ranks of its own with its share of the microbatches: data parallelism."""
+    assert schedule.chains == 1
+    m, n, p = schedule.num_microbatches, schedule.num_stages, schedule.num_ranks
+
+    def moved(action: Action, k: int) -> Action:
+        return Action(action.stage + k * n, action.kind, action.microbatch + k * m)
+
+    orders = [tuple(moved(a, k) for e in order for a in e.actions) for k in range(copies) for order in schedule.orders]
+    rank_of = tuple(rank + k * p for k in range(copies) for rank in schedule.rank_of_stage)
+    return Schedule(f"{copies} x {schedule.name}", m * copies, rank_of, tuple(orders), chains=copies)
+
+
+def test_sets_of_ranks():
+    """Ranks 0 and 3 hold stages 0 and 3, 1 and 2 hold 1 and 2: mirror images, each set once."""
+    assert copy_sets(dualpipe()) == [(0, 3), (1, 2)]
+    assert copy_sets(two_ways(1, 2)) == []
+    assert copy_sets(two_ways(3, 2)) == [(0, 2)]
+    assert copy_sets(ppedu.gpipe(4, 4)) == []
+    assert copy_sets(replicated(ppedu.zb_v(2, 4), 3)) == [(0, 2, 4), (1, 3, 5)]
+
+
+def replay(lists: dict[int, list[tuple[int, ...]]]) -> int:
+    """An all-reduce waits for all of its ranks, and a rank does one thing at a time. How many were done."""
+    left = {rank: list(todo) for rank, todo in lists.items()}
+    done = 0
+    while any(left.values()):
+        able = [todo[0] for todo in left.values() if todo and all(left[r][:1] == [todo[0]] for r in todo[0])]
+        if not able:
+            raise StuckError("ranks wait for each other")
+        for rank in able[0]:
+            left[rank].pop(0)
+        done += 1
+    return done
+
+
+def lists_of(sets: list[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
+    return {rank: [ranks for ranks in sets if rank in ranks] for ranks in sets for rank in ranks}
+
+
+@settings(max_examples=200)
+@given(legal_schedules())
+def test_copies_never_wait_in_a_circle(schedule):
+    sets = copy_sets(schedule)
+    assert replay(lists_of(sets)) == len(sets)
+    assert all(len(ranks) > 1 and list(ranks) == sorted(set(ranks)) for ranks in sets)
+    for position in range(schedule.chain_length):  # every rank with a copy is in the one set of its stage
+        holders = {schedule.rank_of_stage[s] for s in range(position, schedule.num_stages, schedule.chain_length)}
+        assert len(holders) == 1 or [set(ranks) for ranks in sets].count(holders) == 1
+
+
+def test_another_order_would():
+    """The replay bites: three sets in a ring, and each rank begins with another one."""
+    lists = lists_of([(0, 1), (1, 2), (0, 2)])
+    assert replay(lists) == 3
+    lists[0].reverse()
+    with pytest.raises(StuckError):
+        replay(lists)
+
+
+def test_sums_on_one_rank_need_no_messages():
+    alone: Any = SimpleNamespace(rank=0, gpu=None)
+    one, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    one.grad, other.grad = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
+    times = iter([5.0, 7.0])
+    assert sum_gradients(two_ways(1, 2), alone, {0: [one], 1: [other]}, lambda: next(times)) == (5.0, 7.0)
+    assert one.grad.tolist() == other.grad.tolist() == [11.0, 22.0]
+    assert one.grad is not other.grad
+    one.grad.zero_()
+    assert other.grad.tolist() == [11.0, 22.0]
+    one.grad = None
+    sum_gradients(two_ways(1, 2), alone, {0: [one], 1: [other]})
+    assert one.grad is not None
+    assert one.grad.tolist() == [11.0, 22.0]
+    one.grad = other.grad = None
+    sum_gradients(two_ways(1, 2), alone, {0: [one], 1: [other]})
+    assert one.grad is None
+
+
+@dataclass
+class Case:
+    """What the ranks have: weights like these on each copy of the stage, and the gradients of each copy."""
+
+    weights: list[Tensor]
+    gradients: list[list[Tensor | None]]
+
+
+def side_by_side(copies: int) -> Schedule:
+    """One stage, with copies on so many ranks."""
+    return replicated(ppedu.naive(1), copies)
+
+
+def joined_group(rank: int, size: int, path: str) -> Group:
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
+    control: Any = dist.distributed_c10d._get_default_group()
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in copy_sets(side_by_side(size))}
+    return Group(rank, size, torch.device("cpu"), control, {}, False, "gloo", copy_groups=groups)
+
+
+def summing_rank(mouth: Any, cells: Any, argument: tuple[int, int, str, list[Case]]) -> list[Any]:
+    """For each case this rank's sums, and the bytes that its process wrote meanwhile (to all its peers together)."""
+    import torch.distributed as dist
+
+    rank, size, path, cases = argument
+    group = joined_group(rank, size, path)
+    found = []
+    for case in cases:
+        weights = [nn.Parameter(torch.zeros_like(like)) for like in case.weights]
+        for weight, gradient in zip(weights, case.gradients[rank], strict=True):
+            weight.grad = gradient
+        dist.barrier()
+        before = written()
+        start, end = sum_gradients(side_by_side(size), group, {rank: weights})
+        found.append(([w.grad for w in weights], written() - before))
+        assert start < end <= time.perf_counter()
+        dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def losing_rank(mouth: Any, cells: Any, argument: tuple[int, str]) -> bool:
+    """Whether rank 0's error counts as the echo of rank 1's end, which leaves before the sum."""
+    import torch.distributed as dist
+
+    rank, path = argument
+    group = joined_group(rank, 2, path)
+    any_of(group, [True], (0, 1))
+    if rank == 1:
+        dist.destroy_process_group()
+        return False
+    try:
+        with world.lost_peer_marked(lambda: True):
+            all_reduce(group, torch.ones(3), (0, 1))
+    except RuntimeError as error:
+        return getattr(error, "lost_peer", False)
+    return False
+
+
+@pytest.mark.slow
+def test_who_loses_its_peer_in_the_sum_is_not_to_blame(tmp_path):
+    assert in_ranks(losing_rank, [(rank, str(tmp_path / "store")) for rank in range(2)]) == [True, False]
+
+
+def written() -> int:
+    """Bytes that this process has written so far, to sockets too, as Linux counts them."""
+    path = Path("/proc/self/io")
+    return int(path.read_text("utf-8").split("wchar: ")[1].split()[0]) if path.exists() else 0
+
+
+def summed(copies: int, cases: list[Case], folder: Path) -> list[list[Any]]:
+    """case -> rank -> what `summing_rank` gives."""
+    by_rank = in_ranks(summing_rank, [(rank, copies, str(folder / "store"), cases) for rank in range(copies)])
+    return [list(ranks) for ranks in zip(*by_rank, strict=True)]
+
+
+DTYPES = {torch.float64: 1e-15, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2, torch.complex64: 1e-6}
+"""What adding two numbers may change, over their size."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [2, 3, 4])
+def test_every_rank_has_the_same_sum_to_the_last_bit(copies, tmp_path):
+    """Of numbers whose sum depends on the order. And it is the sum, which is computed here in twice the digits."""
+    generator = torch.Generator().manual_seed(copies)
+    numbers = [torch.randn(copies, 7, 143, generator=generator, dtype=torch.float64).to(dtype) for dtype in DTYPES]
+    numbers[-1] = torch.complex(numbers[1], numbers[1].flip(0))
+    cases = [Case([of_ranks[0]], [[one.clone()] for one in of_ranks]) for of_ranks in numbers]
+    for of_ranks, ranks in zip(numbers, summed(copies, cases, tmp_path), strict=True):
+        found = [gradients[0] for gradients, _ in ranks]
+        dtype = of_ranks.dtype
+        assert (found[0].dtype, found[0].shape) == (dtype, (7, 143))
+        assert len({one.view(torch.uint8).numpy().tobytes() for one in found}) == 1
+        exact = of_ranks.to(torch.complex128 if dtype.is_complex else torch.float64)
+        error = (found[0].to(exact.dtype) - exact.sum(0)).abs()
+        assert (error <= copies * DTYPES[dtype] * exact.abs().sum(0)).all()
+
+
+@pytest.mark.slow
+def test_kinds_of_gradients(tmp_path):
+    """A message for each dtype; sparse ones become dense; who lacks one counts as zero; what all lack stays missing."""
+    indices, values = torch.tensor([[1, 1]]), torch.tensor([[1.0, 2.0], [10.0, 20.0]])
+    rows = torch.sparse_coo_tensor(indices, values, (3, 2), check_invariants=True)
+    half, wide = torch.ones(2, dtype=torch.float16), torch.full((1, 3), 2.0, dtype=torch.float64)
+    weights = [half, torch.ones(2), torch.ones(3, 2), wide, torch.ones(0), torch.ones(2)]
+    case = Case(
+        weights,
+        [
+            [half, None, rows, wide, torch.ones(0), None],
+            [None, None, torch.ones(3, 2), wide * 10, None, torch.ones(2)],
+            [half * 4, None, rows, wide * 100, torch.ones(0), None],
+        ],
+    )
+    nobody = Case(weights[:2], [[None, None]] * 3)
+    no_weights = Case([], [[]] * 3)
+    first, second, third = summed(3, [case, nobody, no_weights], tmp_path)
+    for gradients, _ in first:
+        assert [None if g is None else (g.dtype, g.tolist()) for g in gradients] == [
+            (torch.float16, [5.0, 5.0]),
+            None,
+            (torch.float32, [[1.0, 1.0], [23.0, 45.0], [1.0, 1.0]]),
+            (torch.float64, [[222.0, 222.0, 222.0]]),
+            (torch.float32, []),
+            (torch.float32, [1.0, 1.0]),
+        ]
+        assert all(g is None or g.untyped_storage().nbytes() == g.nbytes for g in gradients)  # no part of a larger one
+    assert [gradients for gradients, _ in second] == [[None, None]] * 3
+    assert [gradients for gradients, _ in third] == [[]] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what a process writes")
+@pytest.mark.parametrize("copies", [2, 3, 4])
+def test_an_all_reduce_sends_less_than_everybody_to_everybody(copies, tmp_path):
+    """2 (d - 1) / d times the gradients, as Patarasu and Yuan (2009) prove to be the least; not d - 1 times."""
+    numbers = torch.randn(copies, 2, 60_000, dtype=torch.float64)
+    case = Case([*numbers[0]], [list(of_rank) for of_rank in numbers])
+    (ranks,) = summed(copies, [case], tmp_path)
+    size = numbers[0].nbytes
+    for gradients, wrote in ranks:
+        torch.testing.assert_close(torch.stack(gradients), numbers.sum(0), rtol=1e-12, atol=1e-12)
+        assert 2 * (copies - 1) / copies <= wrote / size < 2 * (copies - 1) / copies + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [2, 3])
+@pytest.mark.parametrize("name", ["naive", "1f1b", "interleaved", "zb_v"])
+def test_data_parallel_pipelines_train_as_one_process_does(name, copies):
+    """Pipelines side by side, whose ranks hold copies of one stage, or of two."""
+    one = ppedu.SCHEDULES[name](p=2, m=1 if name == "naive" else 4)
+    schedule = replicated(one, copies)
+    run = train_as_plain(schedule, blocks(schedule.chain_length), copies * one.num_microbatches + 1)
+    assert run.timeline.complete
+    assert len(run.parameter_bytes) == 2 * copies
+
+
+def test_places_have_words():
+    """What a hang is explained with: both are waits, so that the rank that computes is blamed."""
+    schedule = dualpipe()
+    for at in (board.AWAITING_LOSS, board.SUMMING):
+        place = place_of(schedule, (), 3, at, 0.0)
+        assert place.waiting
+        assert place.step == 3
+    assert "copies" in place.text
+    assert len(set(board.PLACES.values())) == len(board.PLACES)
+
+
+def test_the_run_says_how_long_the_sum_took():
+    """On each rank, and no longer than the whole run; nothing where nothing is summed."""
+    data = [batch(8, 4, 4)]
+    began = time.perf_counter()
+    run = ppedu.train(blocks(4), ppedu.dualpipe(2, 4), data, mse, adamw, device="cpu", progress=False)
+    took = time.perf_counter() - began
+    assert len(run.sum_seconds) == 2
+    assert all(0 < seconds < took for seconds in run.sum_seconds)
+    assert ppedu.train(blocks(4), ppedu.gpipe(2, 4), data, mse, adamw, device="cpu", progress=False).sum_seconds == ()
