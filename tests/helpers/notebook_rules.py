@@ -20,6 +20,7 @@ try:
 except ModuleNotFoundError:  # on Colab, say
     %pip install -q ppedu
     import ppedu
+
 from ppedu.course import check, progress, reveal  # what asks, checks, and keeps your answers
 
 ppedu.machine()"""
