@@ -21,7 +21,7 @@ from ppedu.course.exercises import progress_store as kept
 from ppedu.course.exercises import registry
 from ppedu.course.exercises.ask import Exercise, Question, Wrong
 from ppedu.course.exercises.call import is_stub
-from ppedu.course.exercises.forms import Choice, Fields, Number, Order, Sequence, YesNo
+from ppedu.course.exercises.forms import Choice, Fields, ListOf, Number, Order, YesNo
 from ppedu.course.exercises.grade import judge, predicted
 from ppedu.course.exercises.orders import Orders
 from ppedu.course.exercises.reading import MisreadError, open_answer
@@ -64,7 +64,7 @@ QUIZ = Exercise(
     ),
 )
 WIDTHS = Exercise(
-    "cut", form=Sequence(Number(whole=True), 3), right=[2, 1, 3], nudge="Add up each part.", because="The largest is 3."
+    "cut", form=ListOf(Number(whole=True), 3), right=[2, 1, 3], nudge="Add up each part.", because="The largest is 3."
 )
 
 

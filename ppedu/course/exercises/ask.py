@@ -29,6 +29,26 @@ class Wrong:
     when: Callable[..., bool] | None = None
 
 
+def idea(name: str, answer: Any, when: Callable[..., bool] | None = None) -> Callable[[str], Wrong]:
+    """A wrong idea and who has it; called with what is said to it, whose line breaks are those of the source.
+
+    >>> idea("ranks take turns", 64)('''
+    ...     64 is what one rank alone would take for all of it.
+    ...     Rank 0 need not wait.''').hint
+    '64 is what one rank alone would take for all of it. Rank 0 need not wait.'
+    """
+    return lambda hint: Wrong(name, answer, " ".join(hint.split()), when)
+
+
+def cases(names: str, *rows: tuple[Any, ...]) -> tuple[dict[str, Any], ...]:
+    """What a function is called with, as a table: a head of names, and a row a call.
+
+    >>> cases("p m", (4, 8), (2, 3))
+    ({'p': 4, 'm': 8}, {'p': 2, 'm': 3})
+    """
+    return tuple(dict(zip(names.split(), row, strict=True)) for row in rows)
+
+
 @dataclass(frozen=True)
 class Question:
     """A prediction: the reader commits to an answer, and then sees the right one.

@@ -131,11 +131,12 @@ class Choice(Form):
 
 
 @dataclass(frozen=True)
-class Sequence(Form):
-    """Several answers of one form in a row. length: how many, where that is no part of the question."""
+class ListOf(Form):
+    """A list of answers of one form. length: how many, where that is no part of the question. ordered: order matters."""
 
     of: Form
     length: int | None = None
+    ordered: bool = True
 
     @property
     def wants(self) -> str:  # type: ignore[override]
@@ -155,7 +156,8 @@ class Sequence(Form):
         return tuple(found)
 
     def same(self, got: Any, want: Any) -> bool:
-        return len(got) == len(want) and all(map(self.of.same, got, want))
+        pair = (got, want) if self.ordered else (sorted(got), sorted(want))
+        return len(got) == len(want) and all(map(self.of.same, *pair))
 
     def show(self, value: Any) -> str:
         return short([entry if isinstance(entry, int | str | bool) else round(entry, 6) for entry in value], 120)

@@ -7,9 +7,8 @@ from functools import partial
 from itertools import accumulate, combinations, pairwise
 from typing import Any
 
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
-from ppedu.course.exercises.forms import Choice, Fields, Number
-from ppedu.course.exercises.forms import Sequence as Row
+from ppedu.course.exercises.ask import Exercise, Question, cases, idea
+from ppedu.course.exercises.forms import Choice, Fields, ListOf, Number
 
 Times = Sequence[float]
 WEIGHT, GRADIENT, ADAMW = 4, 4, 8  # bytes a weight, in float32: AdamW remembers two numbers of each
@@ -102,14 +101,11 @@ QUESTIONS = (
         because="A rank keeps 1 GB. To run a layer it gathers the other three quarters of that layer from the other ranks, "
         "computes with all of it, and drops what is not its own. After one forward it has computed with all 4 GB.",
         wrong=(
-            Wrong(
-                "storing a part is computing a part",
-                1,
-                "1 GB is what it keeps. But a sample has to pass through every layer, and this rank alone takes its samples "
-                "through the model.",
-            ),
-            Wrong("four ranks, four times the weights", 16, "16 GB would be four models. There is one, of 4 GB."),
-            Wrong("it gathers the others' parts only", 3, "3 GB is what it gathers from others. It has 1 GB already."),
+            idea("storing a part is computing a part", 1)("""
+                1 GB is what it keeps. But a sample has to pass through every layer, and this rank alone takes its
+                samples through the model."""),
+            idea("four ranks, four times the weights", 16)("16 GB would be four models. There is one, of 4 GB."),
+            idea("it gathers the others' parts only", 3)("3 GB is what it gathers from others. It has 1 GB already."),
         ),
     ),
     Question(
@@ -119,22 +115,13 @@ QUESTIONS = (
         because="Under PP a rank sends one activation down and one gradient up, to its neighbours, however many layers it has. "
         "The others send something for every layer: its gradients, its weights, or what its parts have computed.",
         wrong=(
-            Wrong(
-                "DDP sends little",
-                "DDP",
-                "Under DDP a rank sends once a step, but then the gradients of the whole model.",
-            ),
-            Wrong(
-                "ZeRO-3 sends only parts",
-                "ZeRO-3",
-                "Under ZeRO-3 each rank keeps a part only, so whole weights have to be gathered: in the forward, and once more "
-                "in the backward.",
-            ),
-            Wrong(
-                "TP sends activations only",
-                "TP",
-                "TP sends activations as PP does, but inside every block, four times, and not only where two ranks meet.",
-            ),
+            idea("DDP sends little", "DDP")("""
+                Under DDP a rank sends once a step, but then the gradients of the whole model."""),
+            idea("ZeRO-3 sends only parts", "ZeRO-3")("""
+                Under ZeRO-3 each rank keeps a part only, so whole weights have to be gathered: in the forward, and once
+                more in the backward."""),
+            idea("TP sends activations only", "TP")("""
+                TP sends activations as PP does, but inside every block, four times, and not only where two ranks meet."""),
         ),
     ),
     Question(
@@ -143,38 +130,30 @@ QUESTIONS = (
         answer=lambda: 24 // (4 * 2),
         because="4 ranks with 2 stages each make 8 stages, and 24 layers over 8 stages are 3 in each.",
         wrong=(
-            Wrong(
-                "a stage is what a rank has",
-                6,
-                "6 layers is what a rank has. But it has them in two pieces, which run at different times: a stage is one piece.",
-            ),
-            Wrong("stages are counted per model", 12, "12 would make 2 stages in all. Here each of the 4 ranks has 2."),
-            Wrong("a stage is a layer", 1, "A stage may hold many layers: it is what runs as one piece."),
+            idea("a stage is what a rank has", 6)("""
+                6 layers is what a rank has. But it has them in two pieces, which run at different times: a stage is one
+                piece."""),
+            idea("stages are counted per model", 12)("12 would make 2 stages in all. Here each of the 4 ranks has 2."),
+            idea("a stage is a layer", 1)("A stage may hold many layers: it is what runs as one piece."),
         ),
     ),
     Question(
         "cut with a heavy head",
-        form=Row(Number("layers", whole=True), 4),
+        form=ListOf(Number("layers", whole=True), 4),
         answer=lambda: min(cuts(len(HEAVY_HEAD), 4), key=partial(largest, HEAVY_HEAD)),
         because="The last layer takes 10 by itself, so no cut does better than 10. Three layers before it take 9, and four would "
         "take 12. So three, three, three, and the last layer alone.",
         wrong=(
-            Wrong(
-                "as many layers each",
-                (2, 2, 3, 3),
-                "That is as even as can be in layers, but the last stage takes 3 + 3 + 10 = 16, and the first one 6.",
-            ),
-            Wrong(
-                "as many layers each, the other way round",
-                (3, 3, 2, 2),
-                "The last stage takes 3 + 10 = 13. Give its first layer away.",
-            ),
-            Wrong(
+            idea("as many layers each", (2, 2, 3, 3))("""
+                That is as even as can be in layers, but the last stage takes 3 + 3 + 10 = 16, and the first one 6."""),
+            idea("as many layers each, the other way round", (3, 3, 2, 2))("""
+                The last stage takes 3 + 10 = 13. Give its first layer away."""),
+            idea(
                 "the stages do not hold all the layers",
                 (3, 3, 3, 3),
-                "There are 10 layers, and every one is in one stage: the four numbers add up to 10.",
                 when=lambda got, want: sum(got) != len(HEAVY_HEAD),
-            ),
+            )("""
+                There are 10 layers, and every one is in one stage: the four numbers add up to 10."""),
         ),
     ),
 )
@@ -183,69 +162,58 @@ EXERCISES = (
     Exercise(
         "bytes kept per rank",
         form=Fields({name: Number("bytes") for name in ("DDP", "ZeRO-3", "PP")}),
-        cases=({"weights": 1_000_000, "p": 4}, {"weights": 7_000_000_000, "p": 8}, {"weights": 24, "p": 1}),
+        cases=cases("weights p", (1_000_000, 4), (7_000_000_000, 8), (24, 1)),
         right=_kept,
         nudge="Start with one device: how many bytes for the weight, for its gradient, and for AdamW's two numbers? Then ask of "
         "each way which of these a rank keeps whole.",
         because="Under ZeRO-3 and PP a rank keeps equally little. What tells them apart is not what a rank keeps, but what it "
         "computes and sends.",
         wrong=(
-            Wrong(
-                "weights alone",
-                lambda weights, p: {"DDP": WEIGHT * weights},
-                "your DDP counts the weights alone. Each of them has a gradient, and AdamW remembers two numbers of it.",
-            ),
-            Wrong(
-                "the optimizer is free",
-                lambda weights, p: {"DDP": (WEIGHT + GRADIENT) * weights},
-                "your DDP counts weights and gradients. AdamW remembers two numbers of each weight, so it has half of all the bytes.",
-            ),
-            Wrong(
-                "AdamW remembers one number",
-                lambda weights, p: {"DDP": (WEIGHT + GRADIENT + ADAMW / 2) * weights},
-                "your DDP counts one number a weight for AdamW. It keeps a mean of the gradients and a mean of their squares: two.",
-            ),
-            Wrong(
-                "DDP splits the model",
-                lambda weights, p: {"DDP": _kept(weights, p)["ZeRO-3"]},
-                "under DDP nothing of the model is split. Every rank has all of it, and a part of the batch.",
-            ),
-            Wrong(
+            idea("weights alone", lambda weights, p: {"DDP": WEIGHT * weights})("""
+                your DDP counts the weights alone. Each of them has a gradient, and AdamW remembers two numbers of it."""),
+            idea("the optimizer is free", lambda weights, p: {"DDP": (WEIGHT + GRADIENT) * weights})("""
+                your DDP counts weights and gradients. AdamW remembers two numbers of each weight, so it has half of all
+                the bytes."""),
+            idea(
+                "AdamW remembers one number", lambda weights, p: {"DDP": (WEIGHT + GRADIENT + ADAMW / 2) * weights}
+            )("""
+                your DDP counts one number a weight for AdamW. It keeps a mean of the gradients and a mean of their
+                squares: two."""),
+            idea("DDP splits the model", lambda weights, p: {"DDP": _kept(weights, p)["ZeRO-3"]})("""
+                under DDP nothing of the model is split. Every rank has all of it, and a part of the batch."""),
+            idea(
                 "ZeRO-3 keeps the weights whole",
                 lambda weights, p: {"ZeRO-3": WEIGHT * weights + (GRADIENT + ADAMW) * weights / p},
-                "your ZeRO-3 keeps whole weights, and splits gradients and AdamW's memory. That is ZeRO-2. ZeRO-3 splits the "
-                "weights as well.",
-            ),
-            Wrong(
+            )("""
+                your ZeRO-3 keeps whole weights, and splits gradients and AdamW's memory. That is ZeRO-2. ZeRO-3 splits
+                the weights as well."""),
+            idea(
                 "ZeRO-3 splits the optimizer alone",
                 lambda weights, p: {"ZeRO-3": (WEIGHT + GRADIENT) * weights + ADAMW * weights / p},
-                "your ZeRO-3 keeps whole weights and gradients, and splits AdamW's memory. That is ZeRO-1. ZeRO-3 splits all three.",
-            ),
-            Wrong(
+            )("""
+                your ZeRO-3 keeps whole weights and gradients, and splits AdamW's memory. That is ZeRO-1. ZeRO-3 splits
+                all three."""),
+            idea(
                 "ZeRO-3 splits the weights alone",
                 lambda weights, p: {"ZeRO-3": WEIGHT * weights / p + (GRADIENT + ADAMW) * weights},
-                "your ZeRO-3 splits the weights, and keeps all gradients and all of AdamW's memory. It splits those as well: a rank "
-                "updates its own part of the weights only.",
-            ),
-            Wrong(
-                "ZeRO-3 keeps what it gathers",
-                lambda weights, p: {"ZeRO-3": _kept(weights, p)["DDP"]},
-                "your ZeRO-3 keeps everything. It does gather whole layers, but drops them after use: it keeps its part only.",
-            ),
-            Wrong(
-                "PP keeps the whole model",
-                lambda weights, p: {"PP": _kept(weights, p)["DDP"]},
-                "your PP keeps the whole model on each rank. A rank has the layers of its stage and no others.",
-            ),
+            )("""
+                your ZeRO-3 splits the weights, and keeps all gradients and all of AdamW's memory. It splits those as
+                well: a rank updates its own part of the weights only."""),
+            idea("ZeRO-3 keeps what it gathers", lambda weights, p: {"ZeRO-3": _kept(weights, p)["DDP"]})("""
+                your ZeRO-3 keeps everything. It does gather whole layers, but drops them after use: it keeps its part
+                only."""),
+            idea("PP keeps the whole model", lambda weights, p: {"PP": _kept(weights, p)["DDP"]})("""
+                your PP keeps the whole model on each rank. A rank has the layers of its stage and no others."""),
         ),
     ),
     Exercise(
         "bytes sent per rank",
         form=Fields({name: Number("bytes") for name in ("DDP", "ZeRO-3", "TP", "PP")}),
-        cases=(
-            {"p": 4, "weights": 4_000_000, "blocks": 8, "activation": 200_000},
-            {"p": 8, "weights": 4_000_000, "blocks": 8, "activation": 200_000},
-            {"p": 3, "weights": 900_000, "blocks": 24, "activation": 60_000},
+        cases=cases(
+            "p weights blocks activation",
+            (4, 4_000_000, 8, 200_000),
+            (8, 4_000_000, 8, 200_000),
+            (3, 900_000, 24, 60_000),
         ),
         right=_sent,
         nudge="Write each way as a list of its exchanges in one step. An all-reduce is 2 (p - 1) / p of its tensor, an all-gather or "
@@ -253,103 +221,73 @@ EXERCISES = (
         because="Weights count for DDP and ZeRO-3, activations for TP and PP. So a larger batch costs DDP and ZeRO-3 nothing on the "
         "wire, and a larger model costs PP nothing where its width stays.",
         wrong=(
-            Wrong(
-                "an all-reduce goes round once",
-                _only("DDP", ring=1),
-                "your DDP goes round once. An all-reduce first adds up the parts and then hands the sums round: twice.",
-            ),
-            Wrong(
-                "a ring costs whole tensors",
-                lambda p, weights, blocks, activation: {"DDP": 2 * weights},
-                "your ranks send whole tensors round. Each has a p-th of the tensor already, so (p - 1) / p of it has to move.",
-            ),
-            Wrong(
-                "ZeRO-3 gathers once",
-                _only("ZeRO-3", zero=2),
-                "your ZeRO-3 gathers the weights once. After the forward it has dropped them, and the backward needs them again.",
-            ),
-            Wrong(
-                "ZeRO-3's ring costs whole tensors",
-                lambda p, weights, blocks, activation: {"ZeRO-3": 3 * weights},
-                "your ZeRO-3 has three exchanges, as it should, but sends whole tensors in each. A rank has a p-th of them already.",
-            ),
-            Wrong(
-                "what gloo does is what is needed",
-                _only("ZeRO-3", zero=4),
-                "your ZeRO-3 sends what gloo was seen to send. What the algorithm needs is a reduce-scatter, half an all-reduce.",
-            ),
-            Wrong(
-                "TP talks in the forward only",
-                _only("TP", tp=2),
-                "your TP has half of what it should. Are there all four all-reduces of a block, two of them in the backward? And does "
-                "each count as 2 (p - 1) / p?",
-            ),
-            Wrong(
+            idea("an all-reduce goes round once", _only("DDP", ring=1))("""
+                your DDP goes round once. An all-reduce first adds up the parts and then hands the sums round: twice."""),
+            idea("a ring costs whole tensors", lambda p, weights, blocks, activation: {"DDP": 2 * weights})("""
+                your ranks send whole tensors round. Each has a p-th of the tensor already, so (p - 1) / p of it has to
+                move."""),
+            idea("ZeRO-3 gathers once", _only("ZeRO-3", zero=2))("""
+                your ZeRO-3 gathers the weights once. After the forward it has dropped them, and the backward needs them
+                again."""),
+            idea(
+                "ZeRO-3's ring costs whole tensors", lambda p, weights, blocks, activation: {"ZeRO-3": 3 * weights}
+            )("""
+                your ZeRO-3 has three exchanges, as it should, but sends whole tensors in each. A rank has a p-th of
+                them already."""),
+            idea("what gloo does is what is needed", _only("ZeRO-3", zero=4))("""
+                your ZeRO-3 sends what gloo was seen to send. What the algorithm needs is a reduce-scatter, half an
+                all-reduce."""),
+            idea("TP talks in the forward only", _only("TP", tp=2))("""
+                your TP has half of what it should. Are there all four all-reduces of a block, two of them in the
+                backward? And does each count as 2 (p - 1) / p?"""),
+            idea(
                 "TP talks once a step",
                 lambda p, weights, blocks, activation: {"TP": _sent(p, weights, 1, activation)["TP"]},
-                "your TP talks in one block. Each of the {blocks} blocks is split, and in each of them the parts have to be added up.",
-            ),
-            Wrong(
-                "PP talks in the forward only",
-                _only("PP", pp=1),
-                "your PP rank sends its activation down. It also sends a gradient up, to the rank before it.",
-            ),
-            Wrong(
-                "PP sends for every block",
-                lambda p, weights, blocks, activation: {"PP": 2 * blocks * activation},
-                "your PP sends something for each block. Blocks of one stage are on one rank: only what crosses a cut is sent.",
-            ),
+            )("""
+                your TP talks in one block. Each of the {blocks} blocks is split, and in each of them the parts have to
+                be added up."""),
+            idea("PP talks in the forward only", _only("PP", pp=1))("""
+                your PP rank sends its activation down. It also sends a gradient up, to the rank before it."""),
+            idea("PP sends for every block", lambda p, weights, blocks, activation: {"PP": 2 * blocks * activation})("""
+                your PP sends something for each block. Blocks of one stage are on one rank: only what crosses a cut is
+                sent."""),
         ),
     ),
     Exercise(
         "smallest largest stage",
         form=Number(),
-        cases=(
-            {"times": [3, 3, 3, 3, 3, 3, 3, 3, 3, 10], "p": 4},
-            {"times": [6, 1, 1, 1, 1, 1, 1, 1, 1, 4], "p": 4},
-            {"times": [5, 1, 5, 1, 5, 1], "p": 2},
-            {"times": [2, 2, 3, 3, 1, 4], "p": 3},
-            {"times": [1, 2, 3], "p": 3},
-            {"times": [4, 2], "p": 1},
+        cases=cases(
+            "times p",
+            ([3, 3, 3, 3, 3, 3, 3, 3, 3, 10], 4),
+            ([6, 1, 1, 1, 1, 1, 1, 1, 1, 4], 4),
+            ([5, 1, 5, 1, 5, 1], 2),
+            ([2, 2, 3, 3, 1, 4], 3),
+            ([1, 2, 3], 3),
+            ([4, 2], 1),
         ),
         right=smallest_largest,
         nudge="A cut is p - 1 places between layers. Try every choice of places, take the largest stage of each, and keep the "
         "smallest of these.",
-        because="ppedu.split(model, p, by=\"time\") finds such a cut, also where there are too many to try.",
+        because='ppedu.split(model, p, by="time") finds such a cut, also where there are too many to try.',
         wrong=(
-            Wrong(
-                "the average",
-                lambda times, p: sum(times) / p,
-                "{got} is the average stage. The pace is set by the largest one, and a layer cannot be cut in two.",
-            ),
-            Wrong(
-                "as many layers each",
-                _even,
-                "{got} comes from as many layers in each stage. But layers are not equally long: count time, not layers.",
-            ),
-            Wrong(
-                "filled up to the average",
-                _filled,
-                "{got} comes from filling each stage up to the average from the front. What is left over for the last stage can be "
-                "large: a cut that goes above the average early may be better.",
-            ),
-            Wrong(
-                "any layers for any rank",
-                _scattered,
-                "{got} needs layers that are not next to each other in one stage. A stage is consecutive layers.",
-            ),
-            Wrong(
-                "average, or the longest layer",
-                lambda times, p: max(*times, sum(times) / p),
-                "{got} is a bound that no cut can beat, but not every model has a cut that reaches it.",
-            ),
-            Wrong(
+            idea("the average", lambda times, p: sum(times) / p)("""
+                {got} is the average stage. The pace is set by the largest one, and a layer cannot be cut in two."""),
+            idea("as many layers each", _even)("""
+                {got} comes from as many layers in each stage. But layers are not equally long: count time, not layers."""),
+            idea("filled up to the average", _filled)("""
+                {got} comes from filling each stage up to the average from the front. What is left over for the last
+                stage can be large: a cut that goes above the average early may be better."""),
+            idea("any layers for any rank", _scattered)("""
+                {got} needs layers that are not next to each other in one stage. A stage is consecutive layers."""),
+            idea("average, or the longest layer", lambda times, p: max(*times, sum(times) / p))("""
+                {got} is a bound that no cut can beat, but not every model has a cut that reaches it."""),
+            idea(
                 "smallest stage, made large",
                 lambda times, p: max(
                     min(sum(times[a:b]) for a, b in pairwise((0, *accumulate(cut)))) for cut in cuts(len(times), p)
                 ),
-                "{got} is the smallest stage of a cut. It is the largest one that all others wait for.",
-            ),
+            )("""
+                {got} is the smallest stage of a cut. It is the largest one that all others wait for."""),
         ),
     ),
-)  # fmt: skip
+)

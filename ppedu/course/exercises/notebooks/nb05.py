@@ -11,8 +11,8 @@ from ppedu.core.operations import Action, Kind
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
-from ppedu.course.exercises.forms import Fields, Number, Order, Sequence, YesNo
+from ppedu.course.exercises.ask import Exercise, Question, Wrong, cases, idea
+from ppedu.course.exercises.forms import Fields, ListOf, Number, Order, YesNo
 from ppedu.course.exercises.orders import Orders
 from ppedu.schedules import gpipe, naive, one_f_one_b
 
@@ -36,26 +36,17 @@ QUESTIONS = (
         because="Microbatch 0 goes down through ranks 0 to 3, which takes 4 units, and its gradient comes up through ranks "
         "3, 2 and 1, which takes 3 more. Then rank 0 has what B0 needs, however many microbatches there are.",
         wrong=(
-            Wrong(
-                "B of a microbatch comes right after its F",
-                1,
-                "At 1 rank 0 has done F0, but the gradient that B0 needs comes from rank 1, which has it from rank 2, "
-                "which has it from rank 3: nobody has computed a loss yet.",
-            ),
-            Wrong(
-                "the way back costs nothing",
-                4,
-                "At 4 the last rank has done F0 and knows the loss. The gradient still has to come up.",
-            ),
-            Wrong("the last rank's B is free", 6, "6 counts ranks 2 and 1 on the way up. Rank 3 has a B0 as well."),
-            Wrong(
-                "a backward waits for all forwards",
-                14,
-                "14 is when GPipe runs it. B0 needs nothing from microbatches 1 to 7: it is GPipe's order that makes it wait.",
-            ),
-            Wrong(
-                "after its own forwards", 8, "8 is when rank 0 could have run its eight forwards. B0 needs none but F0."
-            ),
+            idea("B of a microbatch comes right after its F", 1)("""
+                At 1 rank 0 has done F0, but the gradient that B0 needs comes from rank 1, which has it from rank 2,
+                which has it from rank 3: nobody has computed a loss yet."""),
+            idea("the way back costs nothing", 4)("""
+                At 4 the last rank has done F0 and knows the loss. The gradient still has to come up."""),
+            idea("the last rank's B is free", 6)("6 counts ranks 2 and 1 on the way up. Rank 3 has a B0 as well."),
+            idea("a backward waits for all forwards", 14)("""
+                14 is when GPipe runs it. B0 needs nothing from microbatches 1 to 7: it is GPipe's order that makes it
+                wait."""),
+            idea("after its own forwards", 8)("""
+                8 is when rank 0 could have run its eight forwards. B0 needs none but F0."""),
         ),
     ),
     Question(
@@ -65,21 +56,13 @@ QUESTIONS = (
         because="The same as GPipe: rank 3 cannot start before 3, has 32 x 2 = 64 units of work, and its last gradient needs "
         "3 more to come up to rank 0. No order changes any of the three.",
         wrong=(
-            Wrong("no bubble at all", 64, "64 is the work of one rank alone: it would mean that no rank ever waits."),
-            Wrong(
-                "1F1B has a smaller bubble than GPipe",
-                60,
-                "That would be faster than GPipe's 70. Alternating forwards and backwards moves the bubble to other places; "
-                "it does not shrink it.",
-                when=lambda got, want: got < want,
-            ),
-            Wrong(
-                "alternating costs time",
-                80,
-                "That would be slower than GPipe's 70. Whenever a rank waits in 1F1B, it would have waited as long "
-                "somewhere else in GPipe.",
-                when=lambda got, want: got > want,
-            ),
+            idea("no bubble at all", 64)("64 is the work of one rank alone: it would mean that no rank ever waits."),
+            idea("1F1B has a smaller bubble than GPipe", 60, when=lambda got, want: got < want)("""
+                That would be faster than GPipe's 70. Alternating forwards and backwards moves the bubble to other
+                places; it does not shrink it."""),
+            idea("alternating costs time", 80, when=lambda got, want: got > want)("""
+                That would be slower than GPipe's 70. Whenever a rank waits in 1F1B, it would have waited as long
+                somewhere else in GPipe."""),
         ),
     ),
     Question(
@@ -89,18 +72,12 @@ QUESTIONS = (
         because="Three forwards to warm up, and the forward of the first pair. From then on each forward comes right after "
         "a backward, which has freed its place.",
         wrong=(
-            Wrong("as in GPipe", 32, "32 is GPipe's. In 1F1B the first backward comes long before the last forward."),
-            Wrong(
-                "B of a microbatch comes right after its F",
-                1,
-                "One would do if B0 came right after F0. It comes 6 units later, and meanwhile rank 0 goes on.",
-            ),
-            Wrong(
-                "warm-up alone", 3, "Three are the warm-up. The first pair opens with one more forward: F3, then B0."
-            ),
-            Wrong(
-                "fixed for m=8", 8, "Eight is GPipe's figure for m = 8. Count the forwards before the first backward."
-            ),
+            idea("as in GPipe", 32)("32 is GPipe's. In 1F1B the first backward comes long before the last forward."),
+            idea("B of a microbatch comes right after its F", 1)("""
+                One would do if B0 came right after F0. It comes 6 units later, and meanwhile rank 0 goes on."""),
+            idea("warm-up alone", 3)("Three are the warm-up. The first pair opens with one more forward: F3, then B0."),
+            idea("fixed for m=8", 8)("""
+                Eight is GPipe's figure for m = 8. Count the forwards before the first backward."""),
         ),
     ),
     Question(
@@ -110,20 +87,13 @@ QUESTIONS = (
         because="Each round of four fills and empties the whole pipeline: (4 + 3) x 2 = 14 units, four times. 1F1B fits "
         "into the same room with one fill and one drain: (16 + 3) x 2 = 38.",
         wrong=(
-            Wrong(
-                "room costs no time",
-                38,
-                "38 is what GPipe takes when it may hold all 16. Here it must stop after four.",
-            ),
-            Wrong("one round only", 14, "14 is one round of four microbatches, and there are four rounds."),
-            Wrong("no bubble at all", 32, "32 is the work of a rank alone. Each round has a fill and a drain as well."),
-            Wrong(
-                "a drain overlaps the next fill",
-                44,
-                "That would let the drain of a round hide in the fill of the next one. But rank 0 is the last to finish a "
-                "round, and nothing of the next one can start anywhere before rank 0 starts it.",
-                when=lambda got, want: 38 < got < want,
-            ),
+            idea("room costs no time", 38)("""
+                38 is what GPipe takes when it may hold all 16. Here it must stop after four."""),
+            idea("one round only", 14)("14 is one round of four microbatches, and there are four rounds."),
+            idea("no bubble at all", 32)("32 is the work of a rank alone. Each round has a fill and a drain as well."),
+            idea("a drain overlaps the next fill", 44, when=lambda got, want: 38 < got < want)("""
+                That would let the drain of a round hide in the fill of the next one. But rank 0 is the last to finish a
+                round, and nothing of the next one can start anywhere before rank 0 starts it."""),
         ),
     ),
 )
@@ -179,34 +149,26 @@ _OWN_PAIR = (
 def _sequence_ideas() -> tuple[Wrong, ...]:
     key, small = "p=4, m=5, rank 2", "p=4, m=2, rank 0"
     return (
-        Wrong("Non-interleaved means F and B do not alternate", {key: _lines(gpipe(4, 5))[2]}, _NOT_ALTERNATING),
-        Wrong("B of a microbatch comes right after its F", {key: _lines(naive(4, 5))[2]}, _RIGHT_AFTER),
-        Wrong("one forward too many", {key: " ".join(_pairs(lambda r, p, m: p - r)(4, 5)[2])}, _ONE_TOO_MANY),
-        Wrong("all ranks warm up alike", {key: " ".join(_pairs(lambda r, p, m: p - 1)(4, 5)[2])}, _SAME_WARMUP),
-        Wrong(
-            "a pair is one microbatch's", {key: " ".join(_pairs(lambda r, p, m: p - 1 - r, False)(4, 5)[2])}, _OWN_PAIR
+        idea("Non-interleaved means F and B do not alternate", {key: _lines(gpipe(4, 5))[2]})(_NOT_ALTERNATING),
+        idea("B of a microbatch comes right after its F", {key: _lines(naive(4, 5))[2]})(_RIGHT_AFTER),
+        idea("one forward too many", {key: " ".join(_pairs(lambda r, p, m: p - r)(4, 5)[2])})(_ONE_TOO_MANY),
+        idea("all ranks warm up alike", {key: " ".join(_pairs(lambda r, p, m: p - 1)(4, 5)[2])})(_SAME_WARMUP),
+        idea("a pair is one microbatch's", {key: " ".join(_pairs(lambda r, p, m: p - 1 - r, False)(4, 5)[2])})(
+            _OWN_PAIR
         ),
-        Wrong(
-            "Non-interleaved means F and B do not alternate (last rank)",
-            {"p=4, m=3, rank 3": _lines(gpipe(4, 3))[3]},
-            "That is GPipe's order. Rank 3 is the last one: it knows the loss as soon as F0 is done, so what should B0 wait for?",
-        ),
-        Wrong(
-            "warm-up is not limited by m",
-            {small: "F0 F1 F2 B0 B1"},
-            "There is no microbatch 2: m = 2. The warm-up cannot have more forwards than there are microbatches.",
-        ),
-        Wrong(
-            "a rank must alternate",
-            {small: "F0 B0 F1 B1"},
-            "Rank 0 has a warm-up of up to three forwards, and both that there are belong to it. Waiting for B0 before F1 leaves "
-            "everybody below without work.",
-        ),
-        Wrong(
-            "one forward too many (rank 1 of 6)",
-            {"p=6, m=6, rank 1": " ".join(_pairs(lambda r, p, m: p - r)(6, 6)[1])},
-            _ONE_TOO_MANY,
-        ),
+        idea(
+            "Non-interleaved means F and B do not alternate (last rank)", {"p=4, m=3, rank 3": _lines(gpipe(4, 3))[3]}
+        )("""
+            That is GPipe's order. Rank 3 is the last one: it knows the loss as soon as F0 is done, so what should B0
+            wait for?"""),
+        idea("warm-up is not limited by m", {small: "F0 F1 F2 B0 B1"})("""
+            There is no microbatch 2: m = 2. The warm-up cannot have more forwards than there are microbatches."""),
+        idea("a rank must alternate", {small: "F0 B0 F1 B1"})("""
+            Rank 0 has a warm-up of up to three forwards, and both that there are belong to it. Waiting for B0 before F1
+            leaves everybody below without work."""),
+        idea(
+            "one forward too many (rank 1 of 6)", {"p=6, m=6, rank 1": " ".join(_pairs(lambda r, p, m: p - r)(6, 6)[1])}
+        )(_ONE_TOO_MANY),
     )
 
 
@@ -266,115 +228,68 @@ EXERCISES = (
     Exercise(
         "write 1F1B",
         form=Orders(),
-        cases=({"p": 4, "m": 8}, {"p": 4, "m": 2}, {"p": 1, "m": 3}, {"p": 3, "m": 3}, {"p": 2, "m": 5}),
+        cases=cases("p m", (4, 8), (4, 2), (1, 3), (3, 3), (2, 5)),
         right=one_f_one_b,
         nudge="Print the order of one rank and read it: a warm-up of min(p - 1 - rank, m) forwards, pairs, the remaining backwards.",
         because="This is the schedule that Megatron-LM calls non-interleaved, and you wrote it.",
         wrong=(
-            Wrong(
-                "warm-up is not limited by m",
-                _pairs(lambda rank, p, m: p - 1 - rank),
-                "For m < p the warm-up is longer than the batch: with p=4 and m=2, rank 0 would run F2, and there is none. "
-                "It is min(p - 1 - rank, m).",
-            ),
-            Wrong("GPipe", gpipe, _NOT_ALTERNATING),
-            Wrong("B of a microbatch comes right after its F", naive, _RIGHT_AFTER),
-            Wrong("one forward too many", _pairs(lambda rank, p, m: min(p - rank, m)), _ONE_TOO_MANY),
-            Wrong("all ranks warm up alike", _pairs(lambda rank, p, m: min(p - 1, m)), _SAME_WARMUP),
-            Wrong("a pair is one microbatch's", _pairs(lambda rank, p, m: min(p - 1 - rank, m), False), _OWN_PAIR),
-            Wrong(
-                "counted from the wrong end",
-                _pairs(lambda rank, p, m: min(rank, m)),
-                "Your warm-up grows with the rank. It is the first rank that waits longest for its first gradient, and so "
-                "runs most forwards before it: p - 1 - rank.",
-            ),
+            idea("warm-up is not limited by m", _pairs(lambda rank, p, m: p - 1 - rank))("""
+                For m < p the warm-up is longer than the batch: with p=4 and m=2, rank 0 would run F2, and there is
+                none. It is min(p - 1 - rank, m)."""),
+            idea("GPipe", gpipe)(_NOT_ALTERNATING),
+            idea("B of a microbatch comes right after its F", naive)(_RIGHT_AFTER),
+            idea("one forward too many", _pairs(lambda rank, p, m: min(p - rank, m)))(_ONE_TOO_MANY),
+            idea("all ranks warm up alike", _pairs(lambda rank, p, m: min(p - 1, m)))(_SAME_WARMUP),
+            idea("a pair is one microbatch's", _pairs(lambda rank, p, m: min(p - 1 - rank, m), False))(_OWN_PAIR),
+            idea("counted from the wrong end", _pairs(lambda rank, p, m: min(rank, m)))("""
+                Your warm-up grows with the rank. It is the first rank that waits longest for its first gradient, and so
+                runs most forwards before it: p - 1 - rank."""),
         ),
     ),
     Exercise(
         "spend room for activations",
-        form=Sequence(Number("units"), 2),
-        cases=(
-            {"p": 4, "m": 16, "room": 4},
-            {"p": 4, "m": 16, "room": 16},
-            {"p": 4, "m": 10, "room": 4},
-            {"p": 2, "m": 12, "room": 6},
-            {"p": 4, "m": 3, "room": 5},
-        ),
+        form=ListOf(Number("units"), 2),
+        cases=cases("p m room", (4, 16, 4), (4, 16, 16), (4, 10, 4), (2, 12, 6), (4, 3, 5)),
         right=_times,
         nudge="A round of n microbatches takes (n + p - 1) x 2. How many rounds does GPipe need, and how large is the last one?",
         because="With room for all of them the two are equal. What 1F1B wins, it wins because it needs less room.",
         wrong=(
-            Wrong(
-                "room costs no time",
-                lambda p, m, room: (2 * (m + p - 1), 2 * (m + p - 1)),
-                "Here both schedules hold as much as they like. GPipe may hold {room}, so it runs {room} forwards, then all "
-                "their backwards, and only then goes on.",
-            ),
-            Wrong(
-                "1F1B has a smaller bubble than GPipe",
-                lambda p, m, room: (_times(p, m, room)[0], 2.0 * m),
-                "GPipe is right. 1F1B fills and drains once, too: its makespan is not the work of one rank alone.",
-            ),
-            Wrong(
-                "1F1B works in rounds as well",
-                lambda p, m, room: (_times(p, m, room)[0],) * 2,
-                "GPipe is right. 1F1B never holds more than p, so room for p is enough to go on without a stop.",
-            ),
-            Wrong(
-                "1F1B first",
-                lambda p, m, room: _times(p, m, room)[::-1],
-                "Both are right, in the other order: GPipe's comes first.",
-            ),
-            Wrong(
-                "all rounds are full",
-                lambda p, m, room: (2 * -(-m // room) * (room + p - 1), 2 * (m + p - 1)),
-                "1F1B is right. The last round of GPipe has only the microbatches that are left.",
-            ),
-            Wrong(
+            idea("room costs no time", lambda p, m, room: (2 * (m + p - 1), 2 * (m + p - 1)))("""
+                Here both schedules hold as much as they like. GPipe may hold {room}, so it runs {room} forwards, then
+                all their backwards, and only then goes on."""),
+            idea("1F1B has a smaller bubble than GPipe", lambda p, m, room: (_times(p, m, room)[0], 2.0 * m))("""
+                GPipe is right. 1F1B fills and drains once, too: its makespan is not the work of one rank alone."""),
+            idea("1F1B works in rounds as well", lambda p, m, room: (_times(p, m, room)[0],) * 2)("""
+                GPipe is right. 1F1B never holds more than p, so room for p is enough to go on without a stop."""),
+            idea("1F1B first", lambda p, m, room: _times(p, m, room)[::-1])("""
+                Both are right, in the other order: GPipe's comes first."""),
+            idea("all rounds are full", lambda p, m, room: (2 * -(-m // room) * (room + p - 1), 2 * (m + p - 1)))("""
+                1F1B is right. The last round of GPipe has only the microbatches that are left."""),
+            idea(
                 "one fill and drain for all rounds",
                 lambda p, m, room: (2 * m + 2 * (p - 1) * (m // room), 2 * (m + p - 1)),
-                "1F1B is right. Each round of GPipe fills and drains the pipeline, a last one that is not full as well.",
-            ),
+            )("""
+                1F1B is right. Each round of GPipe fills and drains the pipeline, a last one that is not full as well."""),
         ),
     ),
     Exercise(
         "larger microbatches in the same room",
-        form=Sequence(Number("sequences", whole=True), 2),
-        cases=(
-            {"p": 4, "m": 8, "room": 32},
-            {"p": 4, "m": 32, "room": 64},
-            {"p": 8, "m": 16, "room": 100},
-            {"p": 4, "m": 2, "room": 20},
-        ),
+        form=ListOf(Number("sequences", whole=True), 2),
+        cases=cases("p m room", (4, 8, 32), (4, 32, 64), (8, 16, 100), (4, 2, 20)),
         right=_largest,
         nudge="How many microbatches does rank 0 hold at its peak, under each of the two? The room is shared out among them.",
         because="The larger the microbatch, the better a device is used. That is the other thing that 1F1B's spare room buys.",
         wrong=(
-            Wrong(
-                "both hold m",
-                lambda p, m, room: (room // m, room // m),
-                "Under 1F1B rank 0 holds at most p={p} microbatches, not m={m}.",
-            ),
-            Wrong(
-                "both hold p",
-                lambda p, m, room: (room // p, room // p),
-                "Under GPipe rank 0 holds all m={m} microbatches before its first backward.",
-            ),
-            Wrong(
-                "1F1B first",
-                lambda p, m, room: _largest(p, m, room)[::-1],
-                "Both are right, in the other order: GPipe's comes first.",
-            ),
-            Wrong(
-                "1F1B holds p even where there are fewer",
-                lambda p, m, room: (room // m, room // p),
-                "Right while m is at least p. With fewer microbatches than ranks, rank 0 holds what there is: min(p, m).",
-            ),
-            Wrong(
-                "the warm-up alone",
-                lambda p, m, room: (room // m, room // min(p - 1, m)),
-                "p - 1 are the warm-up of rank 0. The forward of the first pair comes on top.",
-            ),
+            idea("both hold m", lambda p, m, room: (room // m, room // m))("""
+                Under 1F1B rank 0 holds at most p={p} microbatches, not m={m}."""),
+            idea("both hold p", lambda p, m, room: (room // p, room // p))("""
+                Under GPipe rank 0 holds all m={m} microbatches before its first backward."""),
+            idea("1F1B first", lambda p, m, room: _largest(p, m, room)[::-1])("""
+                Both are right, in the other order: GPipe's comes first."""),
+            idea("1F1B holds p even where there are fewer", lambda p, m, room: (room // m, room // p))("""
+                Right while m is at least p. With fewer microbatches than ranks, rank 0 holds what there is: min(p, m)."""),
+            idea("the warm-up alone", lambda p, m, room: (room // m, room // min(p - 1, m)))("""
+                p - 1 are the warm-up of rank 0. The forward of the first pair comes on top."""),
         ),
     ),
     Exercise(
@@ -384,8 +299,8 @@ EXERCISES = (
         nudge="Each of them is settled by a run on this page: look again.",
         because="Each of them is met again below, with the run that settles it.",
         wrong=(
-            *(Wrong(idea, {claim: True}, hint) for claim, (idea, hint) in _FALSE_ONES.items()),
-            *(Wrong(f"denies: {claim}", {claim: False}, hint) for claim, hint in _TRUE_ONES.items()),
+            *(idea(name, {claim: True})(hint) for claim, (name, hint) in _FALSE_ONES.items()),
+            *(idea(f"denies: {claim}", {claim: False})(hint) for claim, hint in _TRUE_ONES.items()),
         ),
     ),
 )

@@ -15,8 +15,8 @@ from typing import Any
 from ppedu import theory
 from ppedu.core.costs import Costs
 from ppedu.core.simulate import simulate
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
-from ppedu.course.exercises.forms import Number, Sequence
+from ppedu.course.exercises.ask import Exercise, Question, cases, idea
+from ppedu.course.exercises.forms import ListOf, Number
 from ppedu.schedules import gpipe, one_f_one_b
 
 
@@ -46,15 +46,11 @@ QUESTIONS = (
         because="24 devices share the work out best, but each microbatch then passes 23 links down and 23 up, and the fill and "
         "the drain have grown as well. Here that costs more than the smaller stages save.",
         wrong=(
-            Wrong(
-                "more devices are always faster",
-                24,
-                "24 stages of one layer have half the work of 12 stages of two. But only the work shrinks with p: the number of "
-                "messages on the way grows.",
-            ),
-            Wrong(
-                "few devices, few messages", 6, "Six devices have the fewest messages, but also stages of four layers."
-            ),
+            idea("more devices are always faster", 24)("""
+                24 stages of one layer have half the work of 12 stages of two. But only the work shrinks with p: the
+                number of messages on the way grows."""),
+            idea("few devices, few messages", 6)("""
+                Six devices have the fewest messages, but also stages of four layers."""),
         ),
     ),
     Question(
@@ -64,21 +60,16 @@ QUESTIONS = (
         because="(8 + 3) x (2 + 8) = 110. With 4 microbatches the bubble costs more, 7 x 18 = 126; with 16 the fixed part of each "
         "operation does, 19 x 6 = 114.",
         wrong=(
-            Wrong(
-                "more microbatches are free",
-                64,
-                "With 64 the bubble is smallest, 3 of 67. But each operation then spends 2 of its 3 units on what does not "
-                "shrink with the microbatch: 67 x 3 = 201.",
-            ),
-            Wrong("no microbatches", 1, "One microbatch is naive: (1 + 3) x 66 = 264, three quarters of it bubble."),
-            Wrong("few operations", 2, "Two large microbatches leave a bubble of 3 in 5: 5 x 34 = 170."),
-            Wrong("m = p", 4, "As many microbatches as ranks leave a bubble of 3 in 7."),
-            Wrong("m = 4p", 16, "16 is a good rule of thumb, and close."),
-            Wrong(
-                "the bubble alone counts",
-                32,
-                "With 32 the bubble is small, 3 of 35. But each operation spends 2 of its 4 units on the fixed part: 35 x 4 = 140.",
-            ),
+            idea("more microbatches are free", 64)("""
+                With 64 the bubble is smallest, 3 of 67. But each operation then spends 2 of its 3 units on what does
+                not shrink with the microbatch: 67 x 3 = 201."""),
+            idea("no microbatches", 1)("One microbatch is naive: (1 + 3) x 66 = 264, three quarters of it bubble."),
+            idea("few operations", 2)("Two large microbatches leave a bubble of 3 in 5: 5 x 34 = 170."),
+            idea("m = p", 4)("As many microbatches as ranks leave a bubble of 3 in 7."),
+            idea("m = 4p", 16)("16 is a good rule of thumb, and close."),
+            idea("the bubble alone counts", 32)("""
+                With 32 the bubble is small, 3 of 35. But each operation spends 2 of its 4 units on the fixed part: 35 x
+                4 = 140."""),
         ),
     ),
     Question(
@@ -88,32 +79,17 @@ QUESTIONS = (
         because="Stage 1 has 8 x (2 + 4) = 48 units of work, and nobody can do it for it. The rest is the way in before its first "
         "forward, one wait for the first gradient, and the way out after its last backward.",
         wrong=(
-            Wrong(
-                "a slow stage delays once",
-                36,
-                "36 is 33 and the 3 units that stage 1 needs more for one microbatch. It needs them for each of the eight.",
-            ),
-            Wrong(
-                "the mean counts",
-                41.25,
-                "41.25 follows the mean, which grew by a quarter. But microbatches queue in front of the slowest stage, and the "
-                "others cannot help.",
-            ),
-            Wrong(
-                "everything doubles",
-                66,
-                "66 would be all four stages twice as slow. Three of them are as fast as before.",
-            ),
-            Wrong(
-                "the slow stage alone",
-                48,
-                "48 is the work of stage 1. It starts a little later than the step does, and ends a little earlier.",
-            ),
-            Wrong(
-                "1F1B and GPipe always take the same time",
-                57,
-                "57 is GPipe's. It lets stage 1 wait longer, between its last forward and its first backward.",
-            ),
+            idea("a slow stage delays once", 36)("""
+                36 is 33 and the 3 units that stage 1 needs more for one microbatch. It needs them for each of the eight."""),
+            idea("the mean counts", 41.25)("""
+                41.25 follows the mean, which grew by a quarter. But microbatches queue in front of the slowest stage,
+                and the others cannot help."""),
+            idea("everything doubles", 66)("""
+                66 would be all four stages twice as slow. Three of them are as fast as before."""),
+            idea("the slow stage alone", 48)("""
+                48 is the work of stage 1. It starts a little later than the step does, and ends a little earlier."""),
+            idea("1F1B and GPipe always take the same time", 57)("""
+                57 is GPipe's. It lets stage 1 wait longer, between its last forward and its first backward."""),
         ),
     ),
     Question(
@@ -123,32 +99,17 @@ QUESTIONS = (
         because="GPipe waits for messages while it fills and while it drains, and in between they hide behind work. In 1F1B rank 0 "
         "must have a gradient back before each next forward, and the gradient's way is now 6 messages longer.",
         wrong=(
-            Wrong(
-                "1F1B and GPipe always take the same time",
-                39,
-                "That is GPipe's. The two are equal when messages are free; these are not.",
-            ),
-            Wrong("messages hide behind work", 33, "33 is the time with free messages. Here somebody waits for them."),
-            Wrong(
-                "1F1B is the faster one",
-                36,
-                "That would be faster than GPipe. Whom does rank 0 wait for, between two of its forwards?",
-                when=lambda got, want: 33 < got < 39,
-            ),
-            Wrong(
-                "messages cost at the ends only",
-                45,
-                "It is slower than GPipe, and by more than that: rank 0 waits for a gradient before each of its later forwards, not "
-                "only while the pipeline fills and drains.",
-                when=lambda got, want: 39 < got < want,
-            ),
-            Wrong(
-                "each microbatch waits for all of its messages",
-                81,
-                "Not every message is waited for by itself: rank 0 has four microbatches on their way, and while the messages of one "
-                "travel, the ranks work on others.",
-                when=lambda got, want: got > want,
-            ),
+            idea("1F1B and GPipe always take the same time", 39)("""
+                That is GPipe's. The two are equal when messages are free; these are not."""),
+            idea("messages hide behind work", 33)("33 is the time with free messages. Here somebody waits for them."),
+            idea("1F1B is the faster one", 36, when=lambda got, want: 33 < got < 39)("""
+                That would be faster than GPipe. Whom does rank 0 wait for, between two of its forwards?"""),
+            idea("messages cost at the ends only", 45, when=lambda got, want: 39 < got < want)("""
+                It is slower than GPipe, and by more than that: rank 0 waits for a gradient before each of its later
+                forwards, not only while the pipeline fills and drains."""),
+            idea("each microbatch waits for all of its messages", 81, when=lambda got, want: got > want)("""
+                Not every message is waited for by itself: rank 0 has four microbatches on their way, and while the
+                messages of one travel, the ranks work on others."""),
         ),
     ),
 )
@@ -168,7 +129,7 @@ def _stages(sizes: Iterable[int]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Sizes(Sequence):
+class Sizes(ListOf):
     """How many layers each stage takes. What is said to wrong ones is what their stages would take."""
 
     def remark(self, got: Any, want: Any) -> str:
@@ -227,54 +188,31 @@ EXERCISES = (
     Exercise(
         "bubble against m",
         form=Number("microbatches", whole=True),
-        cases=(
-            {"p": 4, "bubble": 0.25},
-            {"p": 4, "bubble": 0.11},
-            {"p": 8, "bubble": 0.11},
-            {"p": 2, "bubble": 0.6},
-            {"p": 1, "bubble": 0.05},
-        ),
+        cases=cases("p bubble", (4, 0.25), (4, 0.11), (8, 0.11), (2, 0.6), (1, 0.05)),
         right=_least_m,
         nudge="Which m makes (p - 1) / (m + p - 1) exactly as large as allowed? Trying m = 1, 2, 3, ... is fine as well.",
         because="To halve a small bubble takes twice the microbatches.",
         wrong=(
-            Wrong(
-                "(p-1)/m is the share of time lost",
-                lambda p, bubble: max(1, math.ceil((p - 1) / bubble)),
-                "With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work. Asked for is the share of "
-                "the whole step, (p - 1) / (m + p - 1).",
-            ),
-            Wrong(
-                "(p-1)/m is the share of time lost (none on one rank)",
-                lambda p, bubble: math.ceil((p - 1) / bubble),
-                "With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work. Asked for is the share of "
-                "the whole step, (p - 1) / (m + p - 1).",
-            ),
-            Wrong(
-                "one more, to be safe",
-                lambda p, bubble: math.floor((p - 1) * (1 - bubble) / bubble) + 1,
-                "With {got} the bubble is below {bubble}, but one less is enough: at most {bubble} allows exactly {bubble}.",
-            ),
-            Wrong(
-                "m = 4p",
-                lambda p, bubble: 4 * p,
-                "4p is a rule of thumb for a bubble of at most a fifth. Asked for is the least m for the bubble that is given.",
-            ),
-            Wrong(
-                "rounded down",
-                lambda p, bubble: max(1, math.floor((p - 1) * (1 - bubble) / bubble)),
-                "With {got} the bubble is still a little above {bubble}: round up.",
-            ),
-            Wrong(
-                "no microbatch at all",
-                lambda p, bubble: math.ceil((p - 1) * (1 - bubble) / bubble),
-                "Right for p > 1. One rank has no bubble, but a batch has at least one microbatch.",
-            ),
-            Wrong(
-                "p in place of p - 1",
-                lambda p, bubble: max(1, math.ceil(p * (1 - bubble) / bubble)),
-                "Each rank waits for the other p - 1 ranks, not for p.",
-            ),
+            idea("(p-1)/m is the share of time lost", lambda p, bubble: max(1, math.ceil((p - 1) / bubble)))("""
+                With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work.
+                Asked for is the share of the whole step, (p - 1) / (m + p - 1)."""),
+            idea(
+                "(p-1)/m is the share of time lost (none on one rank)", lambda p, bubble: math.ceil((p - 1) / bubble)
+            )("""
+                With {got} it is (p - 1) / m that is at most {bubble}, which is idle time over the time of the work.
+                Asked for is the share of the whole step, (p - 1) / (m + p - 1)."""),
+            idea("one more, to be safe", lambda p, bubble: math.floor((p - 1) * (1 - bubble) / bubble) + 1)("""
+                With {got} the bubble is below {bubble}, but one less is enough: at most {bubble} allows exactly
+                {bubble}."""),
+            idea("m = 4p", lambda p, bubble: 4 * p)("""
+                4p is a rule of thumb for a bubble of at most a fifth. Asked for is the least m for the bubble that is
+                given."""),
+            idea("rounded down", lambda p, bubble: max(1, math.floor((p - 1) * (1 - bubble) / bubble)))("""
+                With {got} the bubble is still a little above {bubble}: round up."""),
+            idea("no microbatch at all", lambda p, bubble: math.ceil((p - 1) * (1 - bubble) / bubble))("""
+                Right for p > 1. One rank has no bubble, but a batch has at least one microbatch."""),
+            idea("p in place of p - 1", lambda p, bubble: max(1, math.ceil(p * (1 - bubble) / bubble)))("""
+                Each rank waits for the other p - 1 ranks, not for p."""),
         ),
     ),
     Exercise(
@@ -284,88 +222,53 @@ EXERCISES = (
         nudge="Move layers between neighbours until no stage is slower than it must be.",
         because="Four stages of 4: the step takes 132, where the split into 3, 3, 4 and 4 layers took 195.",
         wrong=(
-            Wrong(
-                "as many layers on each stage",
-                (3, 3, 4, 4),
-                "That is even in layers, not in time: the last stage takes 7, the first 2, and 195 the step.",
-            ),
-            Wrong(
-                "as many layers on each stage (first ones longer)",
-                (4, 4, 3, 3),
-                "That is even in layers, not in time: the last stage takes 6, the first 3, and 174 the step.",
-            ),
-            Wrong(
-                "as many parameters on each stage",
-                (3, 4, 4, 3),
-                "That is even in parameters. But the embedding's many weights cost no time, and the head's cost a lot: "
-                "stages of 2, 4, 4 and 6, and a step of 174.",
-            ),
+            idea("as many layers on each stage", (3, 3, 4, 4))("""
+                That is even in layers, not in time: the last stage takes 7, the first 2, and 195 the step."""),
+            idea("as many layers on each stage (first ones longer)", (4, 4, 3, 3))("""
+                That is even in layers, not in time: the last stage takes 6, the first 3, and 174 the step."""),
+            idea("as many parameters on each stage", (3, 4, 4, 3))("""
+                That is even in parameters. But the embedding's many weights cost no time, and the head's cost a lot:
+                stages of 2, 4, 4 and 6, and a step of 174."""),
         ),
     ),
     Exercise(
         "plan p and m",
-        form=Sequence(Number(whole=True), 2),
-        cases=(
-            {"memory": 16, "time": 800},
-            {"memory": 8, "time": 700},
-            {"memory": 30, "time": 1000},
-            {"memory": 80, "time": 2000},
-            {"memory": 5, "time": 1000},
-            {"memory": 12.5, "time": 1000},
-        ),
+        form=ListOf(Number(whole=True), 2),
+        cases=cases("memory time", (16, 800), (8, 700), (30, 1000), (80, 2000), (5, 1000), (12.5, 1000)),
         right=_plan,
         nudge="Go through p from the fewest devices up. For each, which m fit into the memory and the time? Of these, which is fastest?",
         because="More devices would have done as well, and m had to fit the memory, the kernels and the bubble at once.",
         seconds=20,
         wrong=(
-            Wrong(
-                "m first",
-                lambda memory, time: _plan(memory, time)[::-1],
-                "Both are right, in the other order: p comes first.",
-            ),
-            Wrong(
-                "more devices are always faster",
-                lambda memory, time: (24, _plan(memory, time)[1]),
-                "24 devices are the most that there are. Asked for are the fewest that will do.",
-            ),
-            Wrong(
-                "the fastest, not the fewest",
-                _fastest,
-                "{got} is the fastest that fits {memory} GB. But {time} ms are good enough, and fewer devices reach them.",
-            ),
-            Wrong(
-                "weights alone take memory",
-                lambda memory, time: _plan(memory, time, lambda p, m: 24 / p * 1.2),
-                "{got} would fit if only weights took memory. forecast returns what rank 0 needs with activations: compare that.",
-            ),
-            Wrong(
-                "the first m that fits",
-                _first_m,
-                "p is right, and that m fits. But it is not the fastest of those that do.",
-            ),
-            Wrong(
-                "more microbatches are free",
-                _most_m,
-                "p is right, and that m fits. But it is not the fastest: small microbatches cost time.",
-            ),
-            Wrong(
-                "too few devices",
-                lambda memory, time: (1, 1),
-                "{got}: on so few devices no m fits into {memory} GB and {time} ms.",
-                when=lambda got, want, memory, time: got[0] < want[0],
-            ),
-            Wrong(
+            idea("m first", lambda memory, time: _plan(memory, time)[::-1])("""
+                Both are right, in the other order: p comes first."""),
+            idea("more devices are always faster", lambda memory, time: (24, _plan(memory, time)[1]))("""
+                24 devices are the most that there are. Asked for are the fewest that will do."""),
+            idea("the fastest, not the fewest", _fastest)("""
+                {got} is the fastest that fits {memory} GB. But {time} ms are good enough, and fewer devices reach them."""),
+            idea("weights alone take memory", lambda memory, time: _plan(memory, time, lambda p, m: 24 / p * 1.2))("""
+                {got} would fit if only weights took memory. forecast returns what rank 0 needs with activations:
+                compare that."""),
+            idea("the first m that fits", _first_m)("""
+                p is right, and that m fits. But it is not the fastest of those that do."""),
+            idea("more microbatches are free", _most_m)("""
+                p is right, and that m fits. But it is not the fastest: small microbatches cost time."""),
+            idea(
+                "too few devices", lambda memory, time: (1, 1), when=lambda got, want, memory, time: got[0] < want[0]
+            )("""
+                {got}: on so few devices no m fits into {memory} GB and {time} ms."""),
+            idea(
                 "too many devices",
                 lambda memory, time: (2 * _plan(memory, time)[0], 8),
-                "{got}: fewer devices will do for {memory} GB and {time} ms.",
                 when=lambda got, want, memory, time: got[0] > want[0],
-            ),
-            Wrong(
+            )("""
+                {got}: fewer devices will do for {memory} GB and {time} ms."""),
+            idea(
                 "m does not fit",
                 lambda memory, time: (_plan(memory, time)[0], 1),
-                "{got}: p is right, but with this m the step does not fit into {memory} GB and {time} ms.",
                 when=lambda got, want, memory, time: got[0] == want[0] and got[1] not in _fitting(memory, time, got[0]),
-            ),
+            )("""
+                {got}: p is right, but with this m the step does not fit into {memory} GB and {time} ms."""),
         ),
     ),
 )

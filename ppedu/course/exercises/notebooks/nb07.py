@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ppedu.core.costs import Costs
 from ppedu.core.simulate import simulate
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
-from ppedu.course.exercises.forms import Fields, Number, Sequence
+from ppedu.course.exercises.ask import Exercise, Question, Wrong, cases, idea
+from ppedu.course.exercises.forms import Fields, ListOf, Number
 from ppedu.course.exercises.orders import Orders
 from ppedu.schedules import interleaved, looped_bfs, one_f_one_b
 
@@ -38,24 +37,18 @@ QUESTIONS = (
         because="Each rank still has 16 x 3 = 48 units of work. But the last rank now waits for three stages of half the size before "
         "it can start, and the last gradient passes three of half the size on its way up: 9 units of idle time in place of 18.",
         wrong=(
-            Wrong(
-                "the same work takes the same time",
-                66,
-                "The work is the same, 48 units for each rank. But 66 has 18 units of waiting in it. Is the way to the last rank as long "
-                "as before?",
-            ),
-            Wrong("no bubble is left", 48, "48 is the work of a rank alone. Rank 3 still has to wait for its first input."),
-            Wrong(
-                "interleaving needs more devices",
-                45,
-                "45 = (8 + 7) x 3 is eight devices with one stage each. There are four, and each has two stages to run.",
-            ),
-            Wrong(
-                "a longer chain has a longer fill",
-                69,
-                "That would be if rank 3 waited for all seven stages before the last one. It holds stage 3 as well, and can start with that.",
-            ),
-            Wrong("half the stages, half the time", 33, "33 is half of 66. The stages are half as long, but there are twice as many."),
+            idea("the same work takes the same time", 66)("""
+                The work is the same, 48 units for each rank. But 66 has 18 units of waiting in it. Is the way to the
+                last rank as long as before?"""),
+            idea("no bubble is left", 48)("""
+                48 is the work of a rank alone. Rank 3 still has to wait for its first input."""),
+            idea("interleaving needs more devices", 45)("""
+                45 = (8 + 7) x 3 is eight devices with one stage each. There are four, and each has two stages to run."""),
+            idea("a longer chain has a longer fill", 69)("""
+                That would be if rank 3 waited for all seven stages before the last one. It holds stage 3 as well, and
+                can start with that."""),
+            idea("half the stages, half the time", 33)("""
+                33 is half of 66. The stages are half as long, but there are twice as many."""),
         ),
     ),
     Question(
@@ -65,23 +58,17 @@ QUESTIONS = (
         because="Rank 3 runs F0 to F3 on stage 3. Meanwhile microbatch 0 has gone round, through stages 4, 5 and 6, and is back. Its "
         "forward on stage 7 opens the first pair, and its backward closes it.",
         wrong=(
-            Wrong(
-                "the last rank has no warm-up",
-                0,
-                "In 1F1B, yes: there the last rank has the last stage only. Here its first forward is one of stage 3, and that has no "
-                "loss yet.",
-            ),
-            Wrong(
-                "the pair's forward is warm-up",
-                5,
-                "Five forwards stand before the first backward. But the fifth, 7F0, belongs to the pair that this backward closes.",
-            ),
-            Wrong(
-                "all microbatches first",
-                8,
-                "Eight would be all microbatches on stage 3 before the first one on stage 7. That one is there earlier: after four.",
-            ),
-            Wrong("one lap is one forward", 1, "After its F0 on stage 3, microbatch 0 has three more stages to pass. What does rank 3 do meanwhile?"),
+            idea("the last rank has no warm-up", 0)("""
+                In 1F1B, yes: there the last rank has the last stage only. Here its first forward is one of stage 3, and
+                that has no loss yet."""),
+            idea("the pair's forward is warm-up", 5)("""
+                Five forwards stand before the first backward. But the fifth, 7F0, belongs to the pair that this
+                backward closes."""),
+            idea("all microbatches first", 8)("""
+                Eight would be all microbatches on stage 3 before the first one on stage 7. That one is there earlier:
+                after four."""),
+            idea("one lap is one forward", 1)("""
+                After its F0 on stage 3, microbatch 0 has three more stages to pass. What does rank 3 do meanwhile?"""),
         ),
     ),
     Question(
@@ -91,22 +78,18 @@ QUESTIONS = (
         because="(6 - 1) x 4 + 2 x 3 = 26 forwards of warm-up, and the forward of the first pair: 27 sixths are 4.5 whole ones. There are more "
         "pieces than with v = 2, but each is smaller.",
         wrong=(
-            Wrong("counts pieces", 27, "There are 27 pieces, yes. Each is one sixth of a whole one."),
-            Wrong("as in 1F1B", 4, "Four is 1F1B's figure, or 24 sixths. The usual warm-up runs more forwards than that: count them."),
-            Wrong("as with two stages", 5.5, "5.5 is v = 2. The warm-up gets longer by p with each further stage, but the stages get smaller."),
-            Wrong(
-                "the warm-up alone",
-                26 / 6,
-                "26 sixths are the warm-up of rank 0. The forward of the first pair comes on top, before anything is freed.",
-                when=lambda got, want: abs(got - 26 / 6) < 0.01,
-            ),
-            Wrong("as in GPipe", 8, "Eight would be all microbatches on all six stages. The first backward comes before that."),
-            Wrong(
-                "more stages keep more",
-                16.5,
-                "The number of pieces grows with v, but each piece is 1/v of a whole one.",
-                when=lambda got, want: got > 5.5,
-            ),
+            idea("counts pieces", 27)("There are 27 pieces, yes. Each is one sixth of a whole one."),
+            idea("as in 1F1B", 4)("""
+                Four is 1F1B's figure, or 24 sixths. The usual warm-up runs more forwards than that: count them."""),
+            idea("as with two stages", 5.5)("""
+                5.5 is v = 2. The warm-up gets longer by p with each further stage, but the stages get smaller."""),
+            idea("the warm-up alone", 26 / 6, when=lambda got, want: abs(got - 26 / 6) < 0.01)("""
+                26 sixths are the warm-up of rank 0. The forward of the first pair comes on top, before anything is
+                freed."""),
+            idea("as in GPipe", 8)("""
+                Eight would be all microbatches on all six stages. The first backward comes before that."""),
+            idea("more stages keep more", 16.5, when=lambda got, want: got > 5.5)("""
+                The number of pieces grows with v, but each piece is 1/v of a whole one."""),
         ),
     ),
     Question(
@@ -116,26 +99,20 @@ QUESTIONS = (
         because="Eight stages have seven cuts between them, and each cut has a rank on either side. Eight activations go down and eight "
         "gradients up: 7 x 16. With four stages it was 3 x 16.",
         wrong=(
-            Wrong(
-                "v times the messages",
-                96,
-                "Twice 48 would be six cuts. But between the two laps there is one more, from rank 3 back to rank 0.",
-            ),
-            Wrong("the same model sends the same", 48, "The model is the same, but it is cut in more places, and each cut is between two ranks."),
-            Wrong("one cut for each stage", 128, "128 is eight cuts. Between eight stages there are seven: the last one sends to nobody."),
-            Wrong("forwards only", 56, "56 are the activations. The gradients go back over the same cuts."),
+            idea("v times the messages", 96)("""
+                Twice 48 would be six cuts. But between the two laps there is one more, from rank 3 back to rank 0."""),
+            idea("the same model sends the same", 48)("""
+                The model is the same, but it is cut in more places, and each cut is between two ranks."""),
+            idea("one cut for each stage", 128)("""
+                128 is eight cuts. Between eight stages there are seven: the last one sends to nobody."""),
+            idea("forwards only", 56)("56 are the activations. The gradients go back over the same cuts."),
         ),
     ),
-)  # fmt: skip
+)
 
 
-class _Listed(Sequence):
-    """Numbers in any order: what a rank holds, not when."""
-
-    def same(self, got: Any, want: Any) -> bool:
-        return super().same(sorted(got), sorted(want))
-
-
+_WHOLE = Number(whole=True)
+_THREE, _SIX = (ListOf(_WHOLE, count, ordered=False) for count in (3, 6))
 _HELD = {
     "rank of stage 6, p=4": 2,
     "rank of stage 9, p=4": 1,
@@ -149,23 +126,18 @@ _BACK_UP = "That walks down the ranks and up again, like a V. There is such a pl
 def _held_ideas() -> tuple[Wrong, ...]:
     six, nine, stages, layers = _HELD
     return (
-        Wrong("a rank holds neighbours (stage 6)", {six: 3}, _NEIGHBOURS),
-        Wrong("a rank holds neighbours (stage 9)", {nine: 3}, _NEIGHBOURS),
-        Wrong("a rank holds neighbours (stages)", {stages: [0, 1, 2]}, _NEIGHBOURS),
-        Wrong("a rank holds neighbours (layers)", {layers: [6, 7, 8, 9, 10, 11]}, _NEIGHBOURS),
-        Wrong("down and up again (stage 6)", {six: 1}, _BACK_UP),
-        Wrong("down and up again (stages)", {stages: [0, 5, 6]}, _BACK_UP),
-        Wrong("down and up again (layers)", {layers: [3, 4, 5, 18, 19, 20]}, _BACK_UP),
-        Wrong(
-            "layers are dealt out one by one",
-            {layers: [1, 5, 9, 13, 17, 21]},
-            "That deals out single layers, as with v=6. With v=2 there are 8 stages of 3 layers, and rank 1 holds two of them.",
-        ),
-        Wrong(
-            "layers are counted from 1",
-            {layers: [4, 5, 6, 16, 17, 18]},
-            "The right layers, counted from 1. The first one is layer 0 here.",
-        ),
+        idea("a rank holds neighbours (stage 6)", {six: 3})(_NEIGHBOURS),
+        idea("a rank holds neighbours (stage 9)", {nine: 3})(_NEIGHBOURS),
+        idea("a rank holds neighbours (stages)", {stages: [0, 1, 2]})(_NEIGHBOURS),
+        idea("a rank holds neighbours (layers)", {layers: [6, 7, 8, 9, 10, 11]})(_NEIGHBOURS),
+        idea("down and up again (stage 6)", {six: 1})(_BACK_UP),
+        idea("down and up again (stages)", {stages: [0, 5, 6]})(_BACK_UP),
+        idea("down and up again (layers)", {layers: [3, 4, 5, 18, 19, 20]})(_BACK_UP),
+        idea("layers are dealt out one by one", {layers: [1, 5, 9, 13, 17, 21]})("""
+            That deals out single layers, as with v=6. With v=2 there are 8 stages of 3 layers, and rank 1 holds two of
+            them."""),
+        idea("layers are counted from 1", {layers: [4, 5, 6, 16, 17, 18]})("""
+            The right layers, counted from 1. The first one is layer 0 here."""),
     )
 
 
@@ -244,15 +216,7 @@ def _peak(rank: int, p: int, m: int, v: int) -> int:
 EXERCISES = (
     Exercise(
         "what a rank holds",
-        form=Fields(
-            dict(
-                zip(
-                    _HELD,
-                    (Number(whole=True), Number(whole=True), _Listed(Number(whole=True), 3), _Listed(Number(whole=True), 6)),
-                    strict=True,
-                )
-            )
-        ),
+        form=Fields(dict(zip(_HELD, (_WHOLE, _WHOLE, _THREE, _SIX), strict=True))),
         right=_HELD,
         nudge="Deal the stages out like cards: stage 0 to rank 0, stage 1 to rank 1, ..., and from the last rank on to rank 0 again.",
         because="Stage s stands on rank s modulo p, whatever v is.",
@@ -261,174 +225,130 @@ EXERCISES = (
     Exercise(
         "write interleaved 1F1B",
         form=Orders(costs=STAGE),
-        cases=({"p": 4, "m": 8}, {"p": 2, "m": 4}, {"p": 4, "m": 4}, {"p": 3, "m": 9}, {"p": 1, "m": 2}),
+        cases=cases("p m", (4, 8), (2, 4), (4, 4), (3, 9), (1, 2)),
         right=partial(interleaved, v=2),
         nudge=_WRITE_NUDGE,
         because="No slower than what Megatron-LM calls interleaved, no more in flight, and you wrote it.",
         wrong=(
-            Wrong(
+            idea(
                 "the stage is left out",
                 partial(_in_rounds, named=False),
-                "Your operations do not say on which of its two stages a rank runs them, so F0 stands there twice. Write the stage in front: "
-                "0F0 and 4F0.",
                 when=lambda got, want, p, m: got.num_stages == p and len(got.orders[0]) == len(want.orders[0]),
-            ),
-            Wrong(
-                "plain 1F1B",
-                one_f_one_b,
-                "Your ranks have one stage each, as in plain 1F1B. Here there are 2p stages: write the stage in front, as in 4F0, and run both of "
-                "the rank's stages.",
-                when=lambda got, want, p, m: got.num_stages == p,
-            ),
-            Wrong("looped BFS", looped_bfs, "All forwards, then all backwards: that is GPipe's order on a ring. It is a schedule, but it holds all m."),
-            Wrong("the warm-up of 1F1B", partial(_in_rounds, warmup=lambda rank, sizes, p: p - 1 - rank), _PLAIN_WARMUP),
-            Wrong(
+            )("""
+                Your operations do not say on which of its two stages a rank runs them, so F0 stands there twice. Write
+                the stage in front: 0F0 and 4F0."""),
+            idea("plain 1F1B", one_f_one_b, when=lambda got, want, p, m: got.num_stages == p)("""
+                Your ranks have one stage each, as in plain 1F1B. Here there are 2p stages: write the stage in front, as
+                in 4F0, and run both of the rank's stages."""),
+            idea("looped BFS", looped_bfs)("""
+                All forwards, then all backwards: that is GPipe's order on a ring. It is a schedule, but it holds all m."""),
+            idea("the warm-up of 1F1B", partial(_in_rounds, warmup=lambda rank, sizes, p: p - 1 - rank))(_PLAIN_WARMUP),
+            idea(
                 "the round is missing in the warm-up",
                 partial(_in_rounds, warmup=lambda rank, sizes, p: min(2 * (p - 1 - rank), 2 * sum(sizes))),
-                "The last rank would have no warm-up at all. But before its second stage has anything to do, it has run a round of p "
-                "forwards on its first.",
-            ),
-            Wrong(
+            )("""
+                The last rank would have no warm-up at all. But before its second stage has anything to do, it has run a
+                round of p forwards on its first."""),
+            idea(
                 "one forward too many",
                 partial(_in_rounds, warmup=lambda rank, sizes, p: min(_usual(rank, sizes, p) + 1, 2 * sum(sizes))),
-                "One forward too many before the first pair: the pair brings its own.",
-            ),
-            Wrong(
+            )("""
+                One forward too many before the first pair: the pair brings its own."""),
+            idea(
                 "counted from the wrong end",
                 partial(_in_rounds, warmup=lambda rank, sizes, p: min(p + 2 * rank, 2 * sum(sizes))),
-                "Your warm-up grows with the rank. It is the first rank that waits longest for its first gradient.",
-            ),
-            Wrong(
+            )("""
+                Your warm-up grows with the rank. It is the first rank that waits longest for its first gradient."""),
+            idea(
                 "warm-up is not limited by m",
                 partial(_in_rounds, warmup=lambda rank, sizes, p: sizes[0] + 2 * (p - 1 - rank)),
-                "With p=4 and m=4, rank 0 has eight forwards in all, and your warm-up asks for ten. Take what there is: min(..., 2 * m).",
-            ),
-            Wrong("all microbatches of a stage at once", partial(_in_rounds, sizes=lambda p, m: [m]), _ALL_AT_ONCE),
-            Wrong(
-                "each microbatch through both stages",
-                _one_lap_at_once,
-                "Your ranks alternate between their two stages with each microbatch. But after 0F0, microbatch 0 is away on ranks 1 to "
-                "p - 1. In the meantime run p - 1 more on the first stage.",
-            ),
-            Wrong(
-                "backwards in the order of forwards",
-                partial(_in_rounds, turned=False),
-                "The gradient comes from the end of the model. So backwards begin with the later one of the rank's two stages.",
-            ),
-            Wrong(
-                "a rank holds neighbours",
-                partial(_in_rounds, stride=False),
-                "You gave rank r the stages 2r and 2r + 1, which are neighbours. In a ring it holds r and r + p.",
-            ),
+            )("""
+                With p=4 and m=4, rank 0 has eight forwards in all, and your warm-up asks for ten. Take what there is:
+                min(..., 2 * m)."""),
+            idea("all microbatches of a stage at once", partial(_in_rounds, sizes=lambda p, m: [m]))(_ALL_AT_ONCE),
+            idea("each microbatch through both stages", _one_lap_at_once)("""
+                Your ranks alternate between their two stages with each microbatch. But after 0F0, microbatch 0 is away
+                on ranks 1 to p - 1. In the meantime run p - 1 more on the first stage."""),
+            idea("backwards in the order of forwards", partial(_in_rounds, turned=False))("""
+                The gradient comes from the end of the model. So backwards begin with the later one of the rank's two
+                stages."""),
+            idea("a rank holds neighbours", partial(_in_rounds, stride=False))("""
+                You gave rank r the stages 2r and 2r + 1, which are neighbours. In a ring it holds r and r + p."""),
         ),
     ),
     Exercise(
         "peak when interleaved",
         form=Number("stage-microbatches", whole=True),
-        cases=(
-            {"rank": 0, "p": 4, "m": 8, "v": 2},
-            {"rank": 3, "p": 4, "m": 8, "v": 2},
-            {"rank": 0, "p": 4, "m": 4, "v": 2},
-            {"rank": 1, "p": 4, "m": 8, "v": 4},
-            {"rank": 0, "p": 2, "m": 6, "v": 3},
-        ),
+        cases=cases("rank p m v", (0, 4, 8, 2), (3, 4, 8, 2), (0, 4, 4, 2), (1, 4, 8, 4), (0, 2, 6, 3)),
         right=_peak,
         nudge="How long is the warm-up of this rank? What comes on top of it? And can it hold more than there is?",
         because="In whole ones, each of 1/v of that: rank 0 holds p + (p - 1) / v.",
         wrong=(
-            Wrong(
-                "there is no end to microbatches",
-                lambda rank, p, m, v: 2 * (p - rank - 1) + (v - 1) * p + 1,
-                "Right as long as the batch is large. With p={p}, m={m} and v={v} a rank has {m} x {v} forwards in all, and cannot hold more.",
-            ),
-            Wrong(
-                "the warm-up alone",
-                lambda rank, p, m, v: min(m * v, 2 * (p - rank - 1) + (v - 1) * p),
-                "That is the warm-up. The forward of the first pair comes on top.",
-            ),
-            Wrong(
-                "v times 1F1B",
-                lambda rank, p, m, v: v * min(p - rank, m),
-                "That is what 1F1B holds, in pieces of 1/v. Here the warm-up is another one: (v - 1) p forwards for the rounds before the "
-                "last stage, and two for each rank below.",
-            ),
-            Wrong(
-                "one forward for each rank below",
-                lambda rank, p, m, v: min(m * v, (p - rank - 1) + (v - 1) * p + 1),
-                "The usual rule has two forwards for each rank below, not one.",
-            ),
-            Wrong("as in GPipe", lambda rank, p, m, v: m * v, "Those are all forwards of the rank. The first backward comes before the last of them."),
+            idea("there is no end to microbatches", lambda r, p, m, v: 2 * (p - r - 1) + (v - 1) * p + 1)("""
+                Right as long as the batch is large. With p={p}, m={m} and v={v} a rank has {m} x {v} forwards in all,
+                and cannot hold more."""),
+            idea("the warm-up alone", lambda r, p, m, v: min(m * v, 2 * (p - r - 1) + (v - 1) * p))("""
+                That is the warm-up. The forward of the first pair comes on top."""),
+            idea("v times 1F1B", lambda r, p, m, v: v * min(p - r, m))("""
+                That is what 1F1B holds, in pieces of 1/v. Here the warm-up is another one: (v - 1) p forwards for the
+                rounds before the last stage, and two for each rank below."""),
+            idea("one forward for each rank below", lambda r, p, m, v: min(m * v, (p - r - 1) + (v - 1) * p + 1))("""
+                The usual rule has two forwards for each rank below, not one."""),
+            idea("as in GPipe", lambda r, p, m, v: m * v)("""
+                Those are all forwards of the rank. The first backward comes before the last of them."""),
         ),
     ),
     Exercise(
         "messages per step",
         form=Number("messages", whole=True),
-        cases=(
-            {"p": 4, "m": 8, "v": 1},
-            {"p": 4, "m": 8, "v": 2},
-            {"p": 2, "m": 5, "v": 3},
-            {"p": 1, "m": 4, "v": 2},
-            {"p": 8, "m": 16, "v": 4},
-        ),
+        cases=cases("p m v", (4, 8, 1), (4, 8, 2), (2, 5, 3), (1, 4, 2), (8, 16, 4)),
         right=_messages,
         nudge="How many cuts lie between p v stages? What passes each of them, and how often? Are there two ranks at every cut?",
         because="Times the bytes of one activation, that is what a step sends.",
         wrong=(
-            Wrong(
-                "v times the messages",
-                lambda p, m, v: 2 * m * (p - 1) * v,
-                "That leaves out the way from the last rank back to the first, which each microbatch takes v - 1 times.",
-            ),
-            Wrong(
-                "a rank writes to itself",
-                lambda p, m, v: 2 * m * (p * v - 1),
-                "Right for p > 1. With one rank both sides of every cut are on it, and nothing has to be sent.",
-            ),
-            Wrong("forwards only", lambda p, m, v: m * (p * v - 1) * (p > 1), "Those are the activations. A gradient comes back over each cut as well."),
-            Wrong(
-                "one cut for each stage",
-                lambda p, m, v: 2 * m * p * v * (p > 1),
-                "Between p v stages there are p v - 1 cuts: the last stage sends its output to nobody.",
-            ),
-            Wrong("one rank's share", lambda p, m, v: 2 * m * v * (p > 1), "That is what one of the inner ranks sends. How many are sent in all?"),
+            idea("v times the messages", lambda p, m, v: 2 * m * (p - 1) * v)("""
+                That leaves out the way from the last rank back to the first, which each microbatch takes v - 1 times."""),
+            idea("a rank writes to itself", lambda p, m, v: 2 * m * (p * v - 1))("""
+                Right for p > 1. With one rank both sides of every cut are on it, and nothing has to be sent."""),
+            idea("forwards only", lambda p, m, v: m * (p * v - 1) * (p > 1))("""
+                Those are the activations. A gradient comes back over each cut as well."""),
+            idea("one cut for each stage", lambda p, m, v: 2 * m * p * v * (p > 1))("""
+                Between p v stages there are p v - 1 cuts: the last stage sends its output to nobody."""),
+            idea("one rank's share", lambda p, m, v: 2 * m * v * (p > 1))("""
+                That is what one of the inner ranks sends. How many are sent in all?"""),
         ),
     ),
     Exercise(
         "interleaved for any m",
         form=Orders(costs=STAGE),
-        cases=({"p": 4, "m": 8}, {"p": 4, "m": 6}, {"p": 4, "m": 10}, {"p": 3, "m": 11}, {"p": 4, "m": 2}, {"p": 2, "m": 1}),
+        cases=cases("p m", (4, 8), (4, 6), (4, 10), (3, 11), (4, 2), (2, 1)),
         right=partial(interleaved, v=2),
         nudge="Only the sizes of the rounds change: none below p, if m allows that, and none larger than it must be. The warm-up begins with the "
         "size of the first round.",
         because="(m v + p - 1)(F + B) for every m of at least p, so no batch has to be padded.",
         wrong=(
-            Wrong(
-                "rounds of p and a rest",
-                _in_rounds,
-                "Right where p divides m. Elsewhere your last round has fewer than p microbatches: the first of them is not back from its lap "
-                "when the rank has run the last one, and everybody waits. Spread the rest over the other rounds.",
-            ),
-            Wrong(
-                "small rounds of equal size",
-                partial(_in_rounds, sizes=_even_and_small),
-                "Your rounds are even, but some have fewer than p microbatches. Make fewer rounds: m // p, so that none is too small.",
-            ),
-            Wrong("one round of all", partial(_in_rounds, sizes=lambda p, m: [m]), _ALL_AT_ONCE),
-            Wrong(
-                "the rest goes first",
-                partial(_in_rounds, sizes=lambda p, m: _rounds_of_p(p, m)[::-1]),
-                "A first round of m % p microbatches is the shortest one, and the warm-up that begins with it is too short for the rounds that follow.",
-            ),
-            Wrong(
+            idea("rounds of p and a rest", _in_rounds)("""
+                Right where p divides m. Elsewhere your last round has fewer than p microbatches: the first of them is
+                not back from its lap when the rank has run the last one, and everybody waits. Spread the rest over the
+                other rounds."""),
+            idea("small rounds of equal size", partial(_in_rounds, sizes=_even_and_small))("""
+                Your rounds are even, but some have fewer than p microbatches. Make fewer rounds: m // p, so that none
+                is too small."""),
+            idea("one round of all", partial(_in_rounds, sizes=lambda p, m: [m]))(_ALL_AT_ONCE),
+            idea("the rest goes first", partial(_in_rounds, sizes=lambda p, m: _rounds_of_p(p, m)[::-1]))("""
+                A first round of m % p microbatches is the shortest one, and the warm-up that begins with it is too
+                short for the rounds that follow."""),
+            idea(
                 "the warm-up counts p",
-                partial(_in_rounds, sizes=_even, warmup=lambda rank, sizes, p: min(p + 2 * (p - 1 - rank), 2 * sum(sizes))),
-                "Your rounds are right. But the warm-up begins with p forwards, and a whole first round may be more: take its size.",
-            ),
-            Wrong(
-                "a larger round comes later",
-                partial(_in_rounds, sizes=lambda p, m: _even(p, m)[::-1]),
-                "Your rounds have the right sizes, but the larger ones come last, and the warm-up is that of the first. Begin with a large one.",
-            ),
+                partial(
+                    _in_rounds, sizes=_even, warmup=lambda rank, sizes, p: min(p + 2 * (p - 1 - rank), 2 * sum(sizes))
+                ),
+            )("""
+                Your rounds are right. But the warm-up begins with p forwards, and a whole first round may be more: take
+                its size."""),
+            idea("a larger round comes later", partial(_in_rounds, sizes=lambda p, m: _even(p, m)[::-1]))("""
+                Your rounds have the right sizes, but the larger ones come last, and the warm-up is that of the first.
+                Begin with a large one."""),
         ),
     ),
-)  # fmt: skip
+)

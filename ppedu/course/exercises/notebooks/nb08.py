@@ -7,6 +7,7 @@ of a p-th of the model. With no costs given F, I and W take one unit each, and B
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ppedu.core.costs import Costs
@@ -14,7 +15,7 @@ from ppedu.core.operations import Kind
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
+from ppedu.course.exercises.ask import Exercise, Question, Wrong, cases, idea
 from ppedu.course.exercises.forms import Choice, Fields, Number, Order
 from ppedu.course.exercises.orders import Orders
 from ppedu.schedules import SCHEDULES, one_f_one_b, zb_h1, zb_h2
@@ -56,32 +57,19 @@ QUESTIONS = (
         because="The work is the same, 24 on each rank. But the last gradient goes up through I's alone: ranks 3, 2 and 1 send "
         "it on before their W, which is 3 x 1 sooner.",
         wrong=(
-            Wrong(
-                "the same work in the same order takes the same time",
-                33,
-                "The work is the same and so is its order. What waits is not: rank 2 needs rank 3's I0, and no longer its W0.",
-            ),
-            Wrong(
-                "W is free",
-                22,
-                "22 is what forwards and I's alone would take. Somebody has to run the W's: 8 units more on each rank.",
-            ),
-            Wrong(
-                "no bubble at all", 24, "24 is the work of one rank: no rank would ever wait, not even for its first F."
-            ),
-            Wrong(
-                "W's move by themselves",
-                27,
-                "27 is possible, but not yet: here each W stands right behind its I, also where the rank could have "
-                "done something that others wait for.",
-            ),
-            Wrong(
-                "each of the m backwards is sooner",
-                25,
-                "Each I is sooner on its way, but in the middle ranks do not wait for gradients: they are busy. Only the way up at the "
-                "end gets shorter.",
-                when=lambda got, want: 24 < got < 27,
-            ),
+            idea("the same work in the same order takes the same time", 33)("""
+                The work is the same and so is its order. What waits is not: rank 2 needs rank 3's I0, and no longer its
+                W0."""),
+            idea("W is free", 22)("""
+                22 is what forwards and I's alone would take. Somebody has to run the W's: 8 units more on each rank."""),
+            idea("no bubble at all", 24)("""
+                24 is the work of one rank: no rank would ever wait, not even for its first F."""),
+            idea("W's move by themselves", 27)("""
+                27 is possible, but not yet: here each W stands right behind its I, also where the rank could have done
+                something that others wait for."""),
+            idea("each of the m backwards is sooner", 25, when=lambda got, want: 24 < got < 27)("""
+                Each I is sooner on its way, but in the middle ranks do not wait for gradients: they are busy. Only the
+                way up at the end gets shorter."""),
         ),
     ),
     Question(
@@ -91,17 +79,12 @@ QUESTIONS = (
         because="Activations are free after W, and rank 3 puts its W's off by three microbatches: one in flight as in 1F1B, and three "
         "that wait for their W.",
         wrong=(
-            Wrong(
-                "I frees the activations",
-                1,
-                "One is rank 3's figure in 1F1B. After I0 the inputs of the layers are still needed: W0 multiplies with them.",
-            ),
-            Wrong(
-                "only what waits for W counts",
-                3,
-                "Three wait for their W. The one whose F or I is running comes on top.",
-            ),
-            Wrong("all W's come last", 8, "Eight it would be if all W's came at the end. W0 comes right after I3."),
+            idea("I frees the activations", 1)("""
+                One is rank 3's figure in 1F1B. After I0 the inputs of the layers are still needed: W0 multiplies with
+                them."""),
+            idea("only what waits for W counts", 3)("""
+                Three wait for their W. The one whose F or I is running comes on top."""),
+            idea("all W's come last", 8)("Eight it would be if all W's came at the end. W0 comes right after I3."),
         ),
     ),
     Question(
@@ -111,24 +94,13 @@ QUESTIONS = (
         because="Rank 3 cannot start before 3, and has 24 units of work: no order of these four stages ends before 27, whatever the memory is. "
         "ZB-H1 is there already.",
         wrong=(
-            Wrong(
-                "own span taken for the makespan",
-                24,
-                "24 is what each rank takes from its own first operation to its own last. They do not start together: rank 3 works from "
-                "3 to 27.",
-            ),
-            Wrong(
-                "more memory is more speed",
-                25.5,
-                "Look at rank 3: its first forward can start at 3, and then it has 24 units of work.",
-                when=lambda got, want: got < want,
-            ),
-            Wrong(
-                "more forwards ahead take longer",
-                30,
-                "The forwards ahead fill the time in which ZB-H1 waits. They delay nothing that others wait for.",
-                when=lambda got, want: got > want,
-            ),
+            idea("own span taken for the makespan", 24)("""
+                24 is what each rank takes from its own first operation to its own last. They do not start together:
+                rank 3 works from 3 to 27."""),
+            idea("more memory is more speed", 25.5, when=lambda got, want: got < want)("""
+                Look at rank 3: its first forward can start at 3, and then it has 24 units of work."""),
+            idea("more forwards ahead take longer", 30, when=lambda got, want: got > want)("""
+                The forwards ahead fill the time in which ZB-H1 waits. They delay nothing that others wait for."""),
         ),
     ),
     Question(
@@ -141,11 +113,8 @@ QUESTIONS = (
         )[0],
         because="ZB-H1 has the smaller bubble, by 6 units, once a step. The split costs 0.4 units for each of 32 microbatches: 12.8.",
         wrong=(
-            Wrong(
-                "a smaller bubble is a shorter step",
-                "ZB-H1",
-                "Its bubble is smaller, and its step is longer: a rank that computes more waits less.",
-            ),
+            idea("a smaller bubble is a shorter step", "ZB-H1")("""
+                Its bubble is smaller, and its step is longer: a rank that computes more waits less."""),
         ),
     ),
 )
@@ -181,7 +150,7 @@ def _keeps_forwards_and_inputs(schedule: Schedule) -> str:
 
 
 _RIGHT_BEHIND = (
-    "Every W stands right behind its I. That is legal, and takes {more}: the rank above waits for the next I while this one "
+    "Every W stands right behind its I. That is legal, and takes longer than it has to: the rank above waits for the next I while this one "
     "runs a W that nobody waits for."
 )
 _ALL_LAST = (
@@ -198,23 +167,16 @@ _ALIKE = (
 )
 
 
-def _wrong_places(p: int | None = None, m: int | None = None) -> tuple[Wrong, ...]:
-    """The wrong ideas of where W goes: as functions of (p, m), or for one size as schedules."""
-    ideas: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (
-        ("W right behind its I", _RIGHT_BEHIND.format(more="longer than it has to"), lambda rank, p: 0),
-        ("all W's come last", _ALL_LAST, lambda rank, p: 10**6),
-        ("delay counted from the wrong end", _WRONG_END, lambda rank, p: p - 1 - rank),
-        ("all ranks put W off alike", _ALIKE, lambda rank, p: p - 1),
+def _wrong_places(*size: int) -> tuple[Wrong, ...]:
+    """The wrong ideas of where W goes: as functions of (p, m), or for one size (p, m) as schedules."""
+    delays: tuple[tuple[str, Callable[[int, int], int], str], ...] = (
+        ("W right behind its I", lambda rank, p: 0, _RIGHT_BEHIND),
+        ("all W's come last", lambda rank, p: 10**6, _ALL_LAST),
+        ("delay counted from the wrong end", lambda rank, p: p - 1 - rank, _WRONG_END),
+        ("all ranks put W off alike", lambda rank, p: p - 1, _ALIKE),
     )
-
-    def build(delay: Callable[[int, int], int]) -> Callable[[int, int], Schedule]:
-        return lambda p, m: _put(p, m, delay)
-
-    found = []
-    for idea, hint, delay in ideas:
-        schedules = build(delay)
-        found.append(Wrong(idea, schedules if p is None or m is None else schedules(p, m), hint))
-    return tuple(found)
+    builds = [(name, partial(_put, delay=delay), hint) for name, delay, hint in delays]
+    return tuple(idea(name, build(*size) if size else build)(hint) for name, build, hint in builds)
 
 
 # Which schedule for which machine
@@ -284,42 +246,21 @@ EXERCISES = (
         nudge="Start at the end: which operation ends last? Which one did it wait for? Go back like this as far as the first forward.",
         because="Seven units in place of nine: of three W's only one is in the chain, the others run beside it.",
         wrong=(
-            Wrong(
-                "every W is in the chain",
-                {_HALVES: "0F0 1F0 2F0 2I0 2W0 1I0 1W0 0I0 0W0"},
-                "That is what one device would have to run. But rank 1's I0 does not wait for rank 2's W0: the two run at the same "
-                "time.",
-            ),
-            Wrong(
-                "no W is in the chain",
-                {_HALVES: "0F0 1F0 2F0 2I0 1I0 0I0"},
-                "The step has not ended there: something on rank 0 is still to be run.",
-            ),
-            Wrong(
-                "the last rank's W ends the step",
-                {_HALVES: "0F0 1F0 2F0 2I0 2W0"},
-                "Rank 2's W0 is over soon, while the gradient is still on its way up to rank 0.",
-            ),
-            Wrong(
-                "all W's at the end of the chain",
-                {_HALVES: "0F0 1F0 2F0 2I0 1I0 0I0 2W0 1W0 0W0"},
-                "Each W runs on its own rank, right after that rank's I. They do not wait for one another.",
-            ),
-            Wrong(
-                "leaves the stage out (halves)",
-                {_HALVES: "F0 F0 F0 I0 I0 I0 W0"},
-                "The kinds are right. Say on which stage each of them runs: 0F0 is F0 on stage 0.",
-            ),
-            Wrong(
-                "leaves the stage out (whole)",
-                {_WHOLE: "F0 F0 F0 B0 B0 B0"},
-                "The kinds are right. Say on which stage each of them runs: 0F0 is F0 on stage 0.",
-            ),
-            Wrong(
-                "the chain ends on the last rank",
-                {_WHOLE: "0F0 1F0 2F0 2B0"},
-                "The step ends when rank 0 has its gradients as well: go on, up through the ranks.",
-            ),
+            idea("every W is in the chain", {_HALVES: "0F0 1F0 2F0 2I0 2W0 1I0 1W0 0I0 0W0"})("""
+                That is what one device would have to run. But rank 1's I0 does not wait for rank 2's W0: the two run at
+                the same time."""),
+            idea("no W is in the chain", {_HALVES: "0F0 1F0 2F0 2I0 1I0 0I0"})("""
+                The step has not ended there: something on rank 0 is still to be run."""),
+            idea("the last rank's W ends the step", {_HALVES: "0F0 1F0 2F0 2I0 2W0"})("""
+                Rank 2's W0 is over soon, while the gradient is still on its way up to rank 0."""),
+            idea("all W's at the end of the chain", {_HALVES: "0F0 1F0 2F0 2I0 1I0 0I0 2W0 1W0 0W0"})("""
+                Each W runs on its own rank, right after that rank's I. They do not wait for one another."""),
+            idea("leaves the stage out (halves)", {_HALVES: "F0 F0 F0 I0 I0 I0 W0"})("""
+                The kinds are right. Say on which stage each of them runs: 0F0 is F0 on stage 0."""),
+            idea("leaves the stage out (whole)", {_WHOLE: "F0 F0 F0 B0 B0 B0"})("""
+                The kinds are right. Say on which stage each of them runs: 0F0 is F0 on stage 0."""),
+            idea("the chain ends on the last rank", {_WHOLE: "0F0 1F0 2F0 2B0"})("""
+                The step ends when rank 0 has its gradients as well: go on, up through the ranks."""),
         ),
     ),
     Exercise(
@@ -334,54 +275,39 @@ EXERCISES = (
     Exercise(
         "write ZB-H1",
         form=Orders(costs=UNIT),
-        cases=({"p": 4, "m": 8}, {"p": 4, "m": 2}, {"p": 1, "m": 3}, {"p": 2, "m": 5}, {"p": 3, "m": 3}),
+        cases=cases("p m", (4, 8), (4, 2), (1, 3), (2, 5), (3, 3)),
         right=zb_h1,
         nudge="Take 1F1B with I for B. On rank r, put W of microbatch i - r behind the I of microbatch i, as soon as there is one. Which W's "
         "are left at the end?",
         because="27 units in place of 33 for p=4 and m=8, and no rank holds more than rank 0 of 1F1B does.",
         wrong=(
             *_wrong_places(),
-            Wrong(
-                "each W one microbatch too late",
-                lambda p, m: _put(p, m, lambda rank, p: rank + 1),
-                "Each W comes one microbatch too late. Rank 0 has no room to put any off: its W0 stands right behind I0. Rank r puts off r.",
-            ),
+            idea("each W one microbatch too late", lambda p, m: _put(p, m, lambda rank, p: rank + 1))("""
+                Each W comes one microbatch too late. Rank 0 has no room to put any off: its W0 stands right behind I0.
+                Rank r puts off r."""),
         ),
     ),
     Exercise(
         "bubble rate of ZB-H2",
         form=Number(),
-        cases=(
-            {"p": 4, "m": 8, "F": 2, "I": 1, "W": 1, "transfer": 0.5},
-            {"p": 8, "m": 24, "F": 18522, "I": 18086, "W": 9337, "transfer": 601},
-            {"p": 8, "m": 32, "F": 29802, "I": 29428, "W": 19530, "transfer": 577},
-            {"p": 16, "m": 48, "F": 11347, "I": 11248, "W": 8132, "transfer": 377},
+        cases=cases(
+            "p m F I W transfer",
+            (4, 8, 2, 1, 1, 0.5),
+            (8, 24, 18522, 18086, 9337, 601),
+            (8, 32, 29802, 29428, 19530, 577),
+            (16, 48, 11347, 11248, 8132, 377),
         ),
         right=_rate,
         nudge="T is the longest time that any rank takes from the start of its own first operation to the end of its own last one: "
         "timeline.spans_of(rank) has them in order.",
         because="To four decimals these are the figures in the paper's table.",
         wrong=(
-            Wrong(
-                "the global clock",
-                _global_clock,
-                "That is the makespan's rate, by the one clock for all. For ZB-H2 the paper takes each rank's own clock.",
-            ),
-            Wrong(
-                "bubble over ideal",
-                _over_work,
-                "You divide by the work alone. The rate is a share of T.",
-            ),
-            Wrong(
-                "any rank will do",
-                _last_rank,
-                "That is the last rank's own span. Ranks differ: take the longest.",
-            ),
-            Wrong(
-                "messages are free",
-                lambda p, m, F, I, W, transfer: _rate(p, m, F, I, W, 0),  # noqa: E741, N803
-                "You left the messages out: transfer={transfer}.",
-            ),
+            idea("the global clock", _global_clock)("""
+                That is the makespan's rate, by the one clock for all. For ZB-H2 the paper takes each rank's own clock."""),
+            idea("bubble over ideal", _over_work)("You divide by the work alone. The rate is a share of T."),
+            idea("any rank will do", _last_rank)("That is the last rank's own span. Ranks differ: take the longest."),
+            idea("messages are free", lambda p, m, f, i, w, transfer: _rate(p, m, f, i, w, 0))("""
+                You left the messages out: transfer={transfer}."""),
         ),
     ),
     Exercise(
@@ -391,56 +317,31 @@ EXERCISES = (
         nudge="Simulate all five and compare. Which of them fit (peak_activations)? Which of those has the shortest makespan?",
         because="Each of the five wins somewhere: which one depends on the room, on the link, and on what the split costs.",
         wrong=(
-            Wrong(
-                "counts stage-microbatches as activations",
-                {_FREE: "ZB-H1"},
-                "ZB-H1 fits, but something else that fits is faster. Did you rule ZB-V out for its 8 in flight? These are half as large.",
-            ),
-            Wrong("ZB-H2 everywhere", {_FREE: "ZB-H2"}, _TOO_LARGE),
-            Wrong(
-                "1F1B is as fast as it gets",
-                {_FREE: "1F1B"},
-                "It takes 33 units. Something else with the same peak takes fewer.",
-            ),
-            Wrong(
-                "ZB-V everywhere",
-                {_SLOW_4: "ZB-V"},
-                "ZB-V sends twice as many messages, for each microbatch passes every rank twice. With this link that costs more "
-                "than its smaller bubble saves.",
-            ),
-            Wrong("ZB-H2 everywhere (slow link)", {_SLOW_4: "ZB-H2"}, _TOO_LARGE),
-            Wrong(
-                "a slow link calls for GPipe",
-                {_SLOW_4: "GPipe"},
-                "GPipe bears slow messages well, but it holds all 8 microbatches.",
-            ),
-            Wrong(
-                "a slow link calls for GPipe (room for 7)",
-                {_SLOW_7: "GPipe"},
-                "GPipe holds 8, and the room is for 7.",
-            ),
-            Wrong(
-                "the room is not used",
-                {_SLOW_7: "ZB-H1"},
-                "It uses four of the seven places. More forwards ahead would hide more of the messages.",
-            ),
-            Wrong(
-                "zero bubble is always fastest",
-                {_SLOWER_8: "ZB-H2"},
-                "With messages of 4 units the forwards that ZB-H2 runs ahead no longer hide them. Which of the five sends a microbatch's "
-                "messages without anyone waiting in between?",
-            ),
-            Wrong(
-                "the split is free",
-                {_DEAR: "ZB-V"},
-                "Its bubble is the smallest, once a step. But it computes 0.4 units more for each of 64 microbatches.",
-            ),
-            Wrong(
-                "the split is free (ZB-H1)",
-                {_DEAR: "ZB-H1"},
-                "Its bubble is 6 units smaller than 1F1B's, once a step. But it computes 0.4 units more for each of 64 microbatches.",
-            ),
-            Wrong("GPipe with 64", {_DEAR: "GPipe"}, "GPipe would hold all 64 microbatches."),
+            idea("counts stage-microbatches as activations", {_FREE: "ZB-H1"})("""
+                ZB-H1 fits, but something else that fits is faster. Did you rule ZB-V out for its 8 in flight? These are
+                half as large."""),
+            idea("ZB-H2 everywhere", {_FREE: "ZB-H2"})(_TOO_LARGE),
+            idea("1F1B is as fast as it gets", {_FREE: "1F1B"})("""
+                It takes 33 units. Something else with the same peak takes fewer."""),
+            idea("ZB-V everywhere", {_SLOW_4: "ZB-V"})("""
+                ZB-V sends twice as many messages, for each microbatch passes every rank twice. With this link that
+                costs more than its smaller bubble saves."""),
+            idea("ZB-H2 everywhere (slow link)", {_SLOW_4: "ZB-H2"})(_TOO_LARGE),
+            idea("a slow link calls for GPipe", {_SLOW_4: "GPipe"})("""
+                GPipe bears slow messages well, but it holds all 8 microbatches."""),
+            idea("a slow link calls for GPipe (room for 7)", {_SLOW_7: "GPipe"})("""
+                GPipe holds 8, and the room is for 7."""),
+            idea("the room is not used", {_SLOW_7: "ZB-H1"})("""
+                It uses four of the seven places. More forwards ahead would hide more of the messages."""),
+            idea("zero bubble is always fastest", {_SLOWER_8: "ZB-H2"})("""
+                With messages of 4 units the forwards that ZB-H2 runs ahead no longer hide them. Which of the five sends
+                a microbatch's messages without anyone waiting in between?"""),
+            idea("the split is free", {_DEAR: "ZB-V"})("""
+                Its bubble is the smallest, once a step. But it computes 0.4 units more for each of 64 microbatches."""),
+            idea("the split is free (ZB-H1)", {_DEAR: "ZB-H1"})("""
+                Its bubble is 6 units smaller than 1F1B's, once a step. But it computes 0.4 units more for each of 64
+                microbatches."""),
+            idea("GPipe with 64", {_DEAR: "GPipe"})("GPipe would hold all 64 microbatches."),
         ),
     ),
 )

@@ -5,17 +5,15 @@ Letters: p ranks, m microbatches; F forward, B backward, I and W its halves, F&B
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Kind, Overlap
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.text import parse_entry
-from ppedu.course.exercises.ask import Exercise, Question, Wrong
-from ppedu.course.exercises.forms import Choice, Fields, Number, Sequence
+from ppedu.course.exercises.ask import Exercise, Question, cases, idea
+from ppedu.course.exercises.forms import Choice, Fields, ListOf, Number
 from ppedu.schedules import SCHEDULES, dualpipe, dualpipev
 
 
@@ -59,19 +57,13 @@ QUESTIONS = (
         because="B is a chain: its parts wait for one another, so it takes 2. The parts of F fit beside it: F computes while B's data "
         "is on its way, and the other way round.",
         wrong=(
-            Wrong(
-                "one after the other",
-                3,
-                "3 is one after the other, with the arithmetic units at rest for half of the time. Can F not compute while B waits for "
-                "the network?",
-            ),
-            Wrong(
-                "only the work counts",
-                1.5,
-                "1.5 units of computing in all, yes, and 1.5 of network. But B alone cannot be shorter than 2: each of its parts needs "
-                "the one before.",
-            ),
-            Wrong("as long as the forward", 1, "The pair is done when both are, and B alone takes 2."),
+            idea("one after the other", 3)("""
+                3 is one after the other, with the arithmetic units at rest for half of the time. Can F not compute
+                while B waits for the network?"""),
+            idea("only the work counts", 1.5)("""
+                1.5 units of computing in all, yes, and 1.5 of network. But B alone cannot be shorter than 2: each of
+                its parts needs the one before."""),
+            idea("as long as the forward", 1)("The pair is done when both are, and B alone takes 2."),
         ),
     ),
     Question(
@@ -81,26 +73,15 @@ QUESTIONS = (
         because="F3 goes down the ranks, and so does the gradient of microbatch 5, which entered at rank 3. They left rank 0 together, "
         "so they reach rank 1 together.",
         wrong=(
-            Wrong(
-                "each rank pairs anew",
-                6,
-                "As in 1F1B, where the partner changes from rank to rank? Which way does the gradient of microbatch 5 go after rank 0?",
-            ),
-            Wrong(
-                "each rank pairs anew, upwards",
-                4,
-                "6B4 is done by then: rank 0 had 7B5, and it is the next that comes down.",
-            ),
-            Wrong(
-                "a microbatch beside itself",
-                3,
-                "1B3 needs 1F3, and all that follows. A pair is of two microbatches that do not need each other.",
-            ),
-            Wrong(
-                "a pair of one chain",
-                0,
-                "B0 is of the same chain as F3 and comes up the ranks. Look for one that goes down.",
-            ),
+            idea("each rank pairs anew", 6)("""
+                As in 1F1B, where the partner changes from rank to rank? Which way does the gradient of microbatch 5 go
+                after rank 0?"""),
+            idea("each rank pairs anew, upwards", 4)("""
+                6B4 is done by then: rank 0 had 7B5, and it is the next that comes down."""),
+            idea("a microbatch beside itself", 3)("""
+                1B3 needs 1F3, and all that follows. A pair is of two microbatches that do not need each other."""),
+            idea("a pair of one chain", 0)("""
+                B0 is of the same chain as F3 and comes up the ranks. Look for one that goes down."""),
         ),
     ),
     Question(
@@ -111,17 +92,11 @@ QUESTIONS = (
         "and the order is written as two mirrored halves. One could invent an order for the middle; DualPipeV, which has no second half, "
         "takes any p.",
         wrong=(
-            Wrong(
-                "m has to be even",
-                "a",
-                "A chain may have five microbatches: p=4 with m=10 runs. The authors' code wants m even, as 10 is; ours "
-                "takes an odd m, too.",
-            ),
-            Wrong(
-                "sums need an even number of ranks",
-                "c",
-                "The sum is over two copies, whatever p is. Sums of three would be no problem either.",
-            ),
+            idea("m has to be even", "a")("""
+                A chain may have five microbatches: p=4 with m=10 runs. The authors' code wants m even, as 10 is; ours
+                takes an odd m, too."""),
+            idea("sums need an even number of ranks", "c")("""
+                The sum is over two copies, whatever p is. Sums of three would be no problem either."""),
         ),
     ),
     Question(
@@ -130,15 +105,12 @@ QUESTIONS = (
         answer=_nothing_overlaps,
         because="24 units of work and 2 of waiting, more than ZB-V has, with twice the weights. DualPipe's bubble alone is no reason to take it.",
         wrong=(
-            Wrong("pairs always overlap", 22, "22 was with F&B = 2. Now a pair takes 3."),
-            Wrong("no bubble", 24, "24 is the work of a rank. DualPipe has a bubble: (p/2 - 1)(F&B + B - 3W)."),
-            Wrong("the newer one is faster", 25, "It does not beat ZB-V here. Put F&B = 3 into the formula."),
-            Wrong("as fast as ZB-V", 25.5, "Near. Put F&B = 3 into the formula: how long does a rank wait?"),
-            Wrong(
-                "as slow as 1F1B",
-                33,
-                "Without overlap there are still two ends to start from, and W to fill gaps with.",
-            ),
+            idea("pairs always overlap", 22)("22 was with F&B = 2. Now a pair takes 3."),
+            idea("no bubble", 24)("24 is the work of a rank. DualPipe has a bubble: (p/2 - 1)(F&B + B - 3W)."),
+            idea("the newer one is faster", 25)("It does not beat ZB-V here. Put F&B = 3 into the formula."),
+            idea("as fast as ZB-V", 25.5)("Near. Put F&B = 3 into the formula: how long does a rank wait?"),
+            idea("as slow as 1F1B", 33)("""
+                Without overlap there are still two ends to start from, and W to fill gaps with."""),
         ),
     ),
 )
@@ -147,14 +119,7 @@ QUESTIONS = (
 _PLACED = dualpipe(8, 20)
 _TWELVE = dualpipe(4, 12)
 _WHOLE = Number(whole=True)
-
-
-@dataclass(frozen=True)
-class _Members(Sequence):
-    """What is there, in any order."""
-
-    def read(self, answer: Any) -> Any:
-        return tuple(sorted(super().read(answer)))
+_MEMBERS = ListOf(_WHOLE, ordered=False)
 
 
 def _stages(rank: int) -> list[int]:
@@ -211,11 +176,11 @@ EXERCISES = (
         "placement of DualPipe",
         form=Fields(
             {
-                "stages on rank 2": _Members(_WHOLE),
-                "positions on rank 2": _Members(_WHOLE),
+                "stages on rank 2": _MEMBERS,
+                "positions on rank 2": _MEMBERS,
                 "rank of stage 12": _WHOLE,
                 "position of stage 12": _WHOLE,
-                "ranks that hold position 0": _Members(_WHOLE),
+                "ranks that hold position 0": _MEMBERS,
                 "rank where microbatch 13 enters": _WHOLE,
                 "rank where microbatch 13 has its loss": _WHOLE,
             }
@@ -233,47 +198,24 @@ EXERCISES = (
         "for each.",
         because="Rank r holds stages r and 2p - 1 - r: positions r and p - 1 - r. Two ends, at which microbatches enter.",
         wrong=(
-            Wrong(
-                "a ring",
-                {"stages on rank 2": [2, 10]},
-                "2 and 10 is a ring, as in 07: there the second lap goes the same way. Here the second chain starts at the other end.",
-            ),
-            Wrong("one stage on each rank", {"stages on rank 2": [2]}, "Each rank holds a stage of either chain: two."),
-            Wrong(
-                "stage and position are one",
-                {"positions on rank 2": [2, 13]},
-                "13 is a stage's number. Its place in the model, from 0 to 7, is that number modulo 8.",
-            ),
-            Wrong(
-                "a ring (rank)",
-                {"rank of stage 12": 4},
-                "12 modulo 8 is the position. The second chain starts at rank 7 with stage 8.",
-            ),
-            Wrong(
-                "position is the rank",
-                {"position of stage 12": 3},
-                "3 is the rank. How many stages does a microbatch pass before stage 12?",
-            ),
-            Wrong(
-                "one copy of each stage",
-                {"ranks that hold position 0": [0]},
-                "Each chain has its own copy. Where does the second one start?",
-            ),
-            Wrong(
-                "ranks count from 1",
-                {"ranks that hold position 0": [0, 8]},
-                "Eight ranks are 0 to 7: there is no rank 8.",
-            ),
-            Wrong(
-                "all enter at rank 0",
-                {"rank where microbatch 13 enters": 0},
-                "Microbatches 0 to 9 do. 13 is one of the other ten.",
-            ),
-            Wrong(
-                "the loss is on the last rank",
-                {"rank where microbatch 13 has its loss": 7},
-                "For the first chain. The second one goes up and ends at the other end.",
-            ),
+            idea("a ring", {"stages on rank 2": [2, 10]})("""
+                2 and 10 is a ring, as in 07: there the second lap goes the same way. Here the second chain starts at
+                the other end."""),
+            idea("one stage on each rank", {"stages on rank 2": [2]})("Each rank holds a stage of either chain: two."),
+            idea("stage and position are one", {"positions on rank 2": [2, 13]})("""
+                13 is a stage's number. Its place in the model, from 0 to 7, is that number modulo 8."""),
+            idea("a ring (rank)", {"rank of stage 12": 4})("""
+                12 modulo 8 is the position. The second chain starts at rank 7 with stage 8."""),
+            idea("position is the rank", {"position of stage 12": 3})("""
+                3 is the rank. How many stages does a microbatch pass before stage 12?"""),
+            idea("one copy of each stage", {"ranks that hold position 0": [0]})("""
+                Each chain has its own copy. Where does the second one start?"""),
+            idea("ranks count from 1", {"ranks that hold position 0": [0, 8]})("""
+                Eight ranks are 0 to 7: there is no rank 8."""),
+            idea("all enter at rank 0", {"rank where microbatch 13 enters": 0})("""
+                Microbatches 0 to 9 do. 13 is one of the other ten."""),
+            idea("the loss is on the last rank", {"rank where microbatch 13 has its loss": 7})("""
+                For the first chain. The second one goes up and ends at the other end."""),
         ),
     ),
     Exercise(
@@ -283,58 +225,34 @@ EXERCISES = (
         nudge="Find the pair on rank 0, then follow it: once two have met, they go on together.",
         because="F of one chain and B of the other go the same way, at the same pace.",
         wrong=(
-            Wrong("each rank pairs anew", {"beside 1F3": 8}, "Rank 0 has F3 beside B7. Where do both go next?"),
-            Wrong(
-                "a microbatch beside itself",
-                {"beside 3F5": 5},
-                "3B5 needs 3F5: on the last position F, then B. Which one came down with F5?",
-            ),
-            Wrong(
-                "numbers are equal",
-                {"beside 0B2": 2},
-                "F2 and B2 are of the same chain, and B2 needs F2. Look at rank 0's order, for 0B2.",
-            ),
-            Wrong(
-                "each rank pairs anew, upwards",
-                {"beside 2B2": 8},
-                "Rank 0 has B2 beside F10, and both came up through rank 2.",
-            ),
-            Wrong("off by one", {"beside 1B3": 10}, "F10 came up with B2. B3 came one later."),
+            idea("each rank pairs anew", {"beside 1F3": 8})("Rank 0 has F3 beside B7. Where do both go next?"),
+            idea("a microbatch beside itself", {"beside 3F5": 5})("""
+                3B5 needs 3F5: on the last position F, then B. Which one came down with F5?"""),
+            idea("numbers are equal", {"beside 0B2": 2})("""
+                F2 and B2 are of the same chain, and B2 needs F2. Look at rank 0's order, for 0B2."""),
+            idea("each rank pairs anew, upwards", {"beside 2B2": 8})("""
+                Rank 0 has B2 beside F10, and both came up through rank 2."""),
+            idea("off by one", {"beside 1B3": 10})("F10 came up with B2. B3 came one later."),
         ),
     ),
     Exercise(
         "who sums with whom",
-        form=Sequence(_WHOLE, 2),
-        cases=tuple({"p": p, "position": k} for p, k in ((8, 0), (8, 3), (8, 7), (4, 1), (2, 1), (12, 4))),
+        form=ListOf(_WHOLE, 2),
+        cases=cases("p position", (8, 0), (8, 3), (8, 7), (4, 1), (2, 1), (12, 4)),
         right=_holders,
         nudge="Chain 0 goes down from rank 0, chain 1 goes up from rank p - 1. Where is each after `position` stages?",
         because="So each rank has one partner, p - 1 - rank, for both of its stages.",
         wrong=(
-            Wrong(
-                "off by one",
-                lambda p, position: [position, p - position],
-                "Ranks count from 0: the second chain starts at rank p - 1, not p. {got} has it one too far.",
-            ),
-            Wrong(
-                "copies side by side",
-                lambda p, position: [position, position],
-                "{got}: both copies on one rank? Then there would be nothing to send, and nothing to run at the same time.",
-            ),
-            Wrong(
-                "half a ring away",
-                lambda p, position: [position, (position + p // 2) % p],
-                "The second chain is the first one mirrored, not shifted by half.",
-            ),
-            Wrong(
-                "the second chain first",
-                lambda p, position: [p - 1 - position, position],
-                "The right two ranks. First the one of chain 0, which goes down from rank 0.",
-            ),
-            Wrong(
-                "the stage's number",
-                lambda p, position: [position, p + position],
-                "p + position is the number of the stage in chain 1. Asked for is the rank that holds it.",
-            ),
+            idea("off by one", lambda p, position: [position, p - position])("""
+                Ranks count from 0: the second chain starts at rank p - 1, not p. {got} has it one too far."""),
+            idea("copies side by side", lambda p, position: [position, position])("""
+                {got}: both copies on one rank? Then there would be nothing to send, and nothing to run at the same time."""),
+            idea("half a ring away", lambda p, position: [position, (position + p // 2) % p])("""
+                The second chain is the first one mirrored, not shifted by half."""),
+            idea("the second chain first", lambda p, position: [p - 1 - position, position])("""
+                The right two ranks. First the one of chain 0, which goes down from rank 0."""),
+            idea("the stage's number", lambda p, position: [position, p + position])("""
+                p + position is the number of the stage in chain 1. Asked for is the rank that holds it."""),
         ),
     ),
     Exercise(
@@ -360,77 +278,43 @@ EXERCISES = (
         nudge="Into how many stages is the model cut, and how many of them does a rank hold?",
         because="Two copies on p ranks are 2/p of the model on each. Gradients and optimizer state double with the weights.",
         wrong=(
-            Wrong("all of it on each rank", {"1F1B, p = 8": 64}, "A rank holds one of eight stages."),
-            Wrong(
-                "each copy is half",
-                {"DualPipe, p = 8": 8},
-                "A rank holds two of the stages, each an eighth of the model: the second chain has weights of its own.",
-            ),
-            Wrong(
-                "twice the devices, the same weights",
-                {"DualPipe, p = 16": 16},
-                "With 16 ranks each stage is a sixteenth of the model.",
-            ),
-            Wrong(
-                "two stages are two copies",
-                {"DualPipeV, p = 8": 16},
-                "Two stages, yes, but of sixteen: DualPipeV has one chain, and no copy.",
-            ),
-            Wrong(
-                "one stage alone is summed",
-                {"gradients to the partner, DualPipe, p = 8": 8},
-                "The partner holds the copies of both of the rank's stages.",
-            ),
-            Wrong(
-                "only activations are sent",
-                {"gradients to the partner, DualPipe, p = 8": 0},
-                "Each copy saw half of the batch. Its gradients alone are not the batch's.",
-            ),
-            Wrong("one model is held once", {"all ranks together, DualPipe, p = 8": 64}, "Two copies of 64 GB each."),
+            idea("all of it on each rank", {"1F1B, p = 8": 64})("A rank holds one of eight stages."),
+            idea("each copy is half", {"DualPipe, p = 8": 8})("""
+                A rank holds two of the stages, each an eighth of the model: the second chain has weights of its own."""),
+            idea("twice the devices, the same weights", {"DualPipe, p = 16": 16})("""
+                With 16 ranks each stage is a sixteenth of the model."""),
+            idea("two stages are two copies", {"DualPipeV, p = 8": 16})("""
+                Two stages, yes, but of sixteen: DualPipeV has one chain, and no copy."""),
+            idea("one stage alone is summed", {"gradients to the partner, DualPipe, p = 8": 8})("""
+                The partner holds the copies of both of the rank's stages."""),
+            idea("only activations are sent", {"gradients to the partner, DualPipe, p = 8": 0})("""
+                Each copy saw half of the batch. Its gradients alone are not the batch's."""),
+            idea("one model is held once", {"all ranks together, DualPipe, p = 8": 64})("Two copies of 64 GB each."),
         ),
     ),
     Exercise(
         "cut in half",
-        form=Sequence(_WHOLE, 2),
-        cases=tuple(
-            {"stage": s, "microbatch": i, "p": p, "m": m}
-            for s, i, p, m in (
-                (7, 4, 2, 4),
-                (6, 7, 2, 4),
-                (0, 2, 2, 4),
-                (1, 3, 2, 4),
-                (15, 9, 4, 8),
-                (12, 15, 4, 8),
-                (3, 5, 4, 8),
-                (3, 2, 1, 2),
-            )
+        form=ListOf(_WHOLE, 2),
+        cases=cases(
+            "stage microbatch p m",
+            *((7, 4, 2, 4), (6, 7, 2, 4), (0, 2, 2, 4), (1, 3, 2, 4)),
+            *((15, 9, 4, 8), (12, 15, 4, 8), (3, 5, 4, 8), (3, 2, 1, 2)),
         ),
         right=_halved,
         nudge="What comes down keeps its name. What comes back is on the second chain: it starts 2p stages and m microbatches further on.",
         because="Nothing but names changes: the order of a rank stays what it is.",
         wrong=(
-            Wrong(
-                "microbatches keep their numbers",
-                lambda stage, microbatch, p, m: [stage - 2 * p if stage >= 2 * p else stage, microbatch],
-                "The stages are right. But DualPipeV has m={m} microbatches, and its second half of the V runs the same ones.",
-            ),
-            Wrong(
-                "stages keep their numbers",
-                lambda stage, microbatch, p, m: [stage, microbatch - m if stage >= 2 * p else microbatch],
-                "The microbatches are right. But DualPipeV with p={p} has 2p stages, numbered from 0.",
-            ),
-            Wrong(
-                "modulo p",
-                lambda stage, microbatch, p, m: [stage % p, microbatch % m],
-                "On the way back a microbatch is in the second half of the model, stages p to 2p - 1: stage {stage} cannot become one "
-                "below p={p}.",
-            ),
-            Wrong(
-                "mirrored",
-                lambda stage, microbatch, p, m: [4 * p - 1 - stage if stage >= 2 * p else stage, microbatch % m],
-                "The mirror image of stage {stage} is on the same rank, but at the other end of the model. On the way back the rank holds "
-                "its second stage.",
-            ),
+            idea("microbatches keep their numbers", lambda s, i, p, m: [s - 2 * p if s >= 2 * p else s, i])("""
+                The stages are right. But DualPipeV has m={m} microbatches, and its second half of the V runs the same
+                ones."""),
+            idea("stages keep their numbers", lambda s, i, p, m: [s, i - m if s >= 2 * p else i])("""
+                The microbatches are right. But DualPipeV with p={p} has 2p stages, numbered from 0."""),
+            idea("modulo p", lambda s, i, p, m: [s % p, i % m])("""
+                On the way back a microbatch is in the second half of the model, stages p to 2p - 1: stage {stage}
+                cannot become one below p={p}."""),
+            idea("mirrored", lambda s, i, p, m: [4 * p - 1 - s if s >= 2 * p else s, i % m])("""
+                The mirror image of stage {stage} is on the same rank, but at the other end of the model. On the way
+                back the rank holds its second stage."""),
         ),
     ),
     Exercise(
@@ -446,35 +330,18 @@ EXERCISES = (
         nudge="Cross out what does not fit, then compare makespans: the tables above have them all.",
         because="No schedule wins everywhere. What a pair costs, what a message costs, and what fits decide.",
         wrong=(
-            Wrong(
-                "DualPipe is always best",
-                {_ONE: "DualPipe"},
-                "As fast as the right one, but it needs the weights twice.",
-            ),
-            Wrong(
-                "a V is always best",
-                {_SLOW: "DualPipeV"},
-                "With free messages, yes. Here each of its 12 trips for a microbatch takes 1.",
-            ),
-            Wrong(
-                "more stages hide messages",
-                {_SLOW: "ZB-V"},
-                "Near: 41.5. One stage on each rank sends half as many messages.",
-            ),
-            Wrong("activations are no matter", {_FOUR: "DualPipeV"}, "It keeps 4.5, and there is room for 4."),
-            Wrong(
-                "activations are no matter (DualPipe)", {_FOUR: "DualPipe"}, "It keeps 5, and has the weights twice."
-            ),
-            Wrong(
-                "DualPipe is best with a bubble alone",
-                {_APART: "DualPipe"},
-                "26, and another one takes 25.5, with the weights once: what does a pair of 3 gain?",
-            ),
-            Wrong(
-                "weights twice are too much",
-                {_TWICE: "ZB-H1"},
-                "41. Here the weights fit twice, and a chain of four stages has short ways.",
-            ),
+            idea("DualPipe is always best", {_ONE: "DualPipe"})("""
+                As fast as the right one, but it needs the weights twice."""),
+            idea("a V is always best", {_SLOW: "DualPipeV"})("""
+                With free messages, yes. Here each of its 12 trips for a microbatch takes 1."""),
+            idea("more stages hide messages", {_SLOW: "ZB-V"})("""
+                Near: 41.5. One stage on each rank sends half as many messages."""),
+            idea("activations are no matter", {_FOUR: "DualPipeV"})("It keeps 4.5, and there is room for 4."),
+            idea("activations are no matter (DualPipe)", {_FOUR: "DualPipe"})("It keeps 5, and has the weights twice."),
+            idea("DualPipe is best with a bubble alone", {_APART: "DualPipe"})("""
+                26, and another one takes 25.5, with the weights once: what does a pair of 3 gain?"""),
+            idea("weights twice are too much", {_TWICE: "ZB-H1"})("""
+                41. Here the weights fit twice, and a chain of four stages has short ways."""),
         ),
     ),
 )
