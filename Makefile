@@ -8,11 +8,13 @@ export PYTHON PIP_ARGS
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
 PY := .venv/bin/python
+# Workers side by side, a test file each; -n 0 in PYTEST_ARGS has one process run all. What takes longest begins first.
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder
 BOOKS := $(sort $(wildcard notebooks/*.ipynb))
 # JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab demo test check notebooks handout slides bench gpu setup clean
+.PHONY: help lab demo test soak check notebooks handout slides bench gpu setup clean
 .DEFAULT_GOAL := help
 
 help: ## list these
@@ -27,15 +29,18 @@ demo: setup ## three schedules for real, without a browser
 	$(PY) -m ppedu compare $(DEMO_ARGS)
 
 test: setup ## every test; those that measure time run alone, notebooks last; minutes
-	$(PY) -m pytest -m "not timing" $(PYTEST_ARGS)
-	$(PY) -m pytest -m timing $(PYTEST_ARGS)
-	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not timing and not soak" $(WORKERS) $(PYTEST_ARGS)
+	$(PY) -m pytest -m "timing and not soak" $(PYTEST_ARGS)
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(WORKERS) $(PYTEST_ARGS)
 
-check: setup ## lint, types and the tests of the core; about two minutes
+soak: setup ## what `make test` has a sample of, in full: faults at random moments, leaks, random orders; minutes more
+	$(PY) -m pytest -m soak $(PYTEST_ARGS)
+
+check: setup ## lint, types and the tests of the core; half a minute
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	$(PY) -m pytest -q --core $(PYTEST_ARGS)
+	$(PY) -m pytest -q --core $(WORKERS) $(PYTEST_ARGS)
 
 notebooks: setup ## run the notebooks and write their outputs into them
 	$(PY) scripts/notebooks.py $(if $(MEASURE),--measure) $(BOOKS)

@@ -39,6 +39,13 @@ LOADS_TORCH = re.compile(
 )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` stands for: a worker more than cores, for tests wait as much as they compute. At most 8: each loads torch."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + 1, 8)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--core", action="store_true", help="only what is tested in seconds: without torch and processes")
 
