@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppedu.core.operations import Action, Entry, Kind, Overlap
 from ppedu.core.schedule import Schedule
 
 PerStage: TypeAlias = float | Sequence[float]
+
+_TIMES = ("forward", "backward", "input_grad", "weight_grad", "overlapped", "transfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Costs:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "input_grad", "weight_grad", "overlapped", "transfer"):
+        for name in _TIMES:
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(value)  # hashable, and safe from later changes
@@ -72,6 +74,19 @@ class Costs:
                 f"costs are given for {self.stages} stages, but {schedule.label} has {schedule.num_stages}: "
                 "give one number for all, or one a stage"
             )
+
+    def scaled(self, factor: float, unit: str | None = None) -> Costs:
+        """The same costs, all times as long, messages included; in `unit`, if given.
+
+        >>> print(Costs(forward=[1, 2], backward=2, transfer=1).scaled(0.01, "s"))
+        F=0.01,0.02 s B=0.02 s, transfer 0.01 s
+        """
+
+        def of(value: PerStage | None) -> PerStage | None:
+            return tuple(factor * v for v in value) if isinstance(value, Sequence) else value and factor * value
+
+        times = {name: of(getattr(self, name)) for name in _TIMES}
+        return replace(self, **times, unit=self.unit if unit is None else unit)  # type: ignore[arg-type]
 
     def duration(self, entry: Entry) -> float:
         """The time that one entry of an order takes."""

@@ -1,7 +1,8 @@
-"""What a rank can do: F, B, I or W of a microbatch by a stage, or a forward and a backward as a pair."""
+"""What a rank can do: F, B, I or W of a microbatch by a stage, or a forward and a backward as a pair; and what that keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -46,6 +47,16 @@ class Action:
     def actions(self) -> tuple[Action, ...]:
         return (self,)
 
+    @property
+    def keeps(self) -> int:
+        """1 for a forward: from its start on, its activations are kept for the backward. Else 0."""
+        return int(self.kind is Kind.F)
+
+    @property
+    def frees(self) -> int:
+        """1 for what frees a forward's activations at its end: B, or W where B is split. Else 0."""
+        return int(self.kind is Kind.B or self.kind is Kind.W)
+
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
@@ -65,8 +76,29 @@ class Overlap:
     def actions(self) -> tuple[Action, ...]:
         return (self.forward, self.backward)
 
+    @property
+    def keeps(self) -> int:
+        return self.forward.keeps
+
+    @property
+    def frees(self) -> int:
+        return self.backward.frees
+
 
 Entry: TypeAlias = Action | Overlap
 """What stands in an order: an action, or an overlapped pair of them."""
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741 - the field's letters
+
+
+def in_flight(order: Iterable[Entry]) -> Iterator[int]:
+    """How many forwards' activations a rank keeps while each entry of its order runs. No times decide that.
+
+    >>> list(in_flight([Action(0, Kind.F, 0), Action(0, Kind.F, 1), Action(0, Kind.B, 0), Action(0, Kind.B, 1)]))
+    [1, 2, 2, 1]
+    """
+    count = 0
+    for entry in order:
+        count += entry.keeps
+        yield count
+        count -= entry.frees

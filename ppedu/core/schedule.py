@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ppedu.core.operations import Action, Entry, Kind, ScheduleError
+from ppedu.core.checks import whole
+from ppedu.core.operations import Action, Entry, Kind, ScheduleError, in_flight
 from ppedu.core.text import entries_of, lines_of, parse_entry, without_rank
 
 
@@ -72,6 +73,19 @@ class Schedule:
         'custom p=1 m=1'
         """
         return f"{self.name} p={self.num_ranks} m={self.num_microbatches}"
+
+    @property
+    def peak_in_flight(self) -> tuple[int, ...]:
+        """The most forwards whose activations each rank keeps at one time. Its order alone decides it: it holds in every run.
+
+        >>> Schedule.from_text("F0 F1 B0 B1\\nF0 B0 F1 B1").peak_in_flight
+        (2, 1)
+        """
+        return tuple(max(in_flight(order), default=0) for order in self.orders)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that a rank holds."""
+        return tuple(stage for stage, holder in enumerate(self.rank_of_stage) if holder == rank)
 
     def microbatches_of(self, stage: int) -> range:
         """The microbatches that pass through a stage: all of them, or its chain's share."""
@@ -146,9 +160,7 @@ class Schedule:
         """
         if not callable(order):
             raise TypeError(f"order is a function (rank, p, m) -> 'F0 F1 B0 B1': order={order!r:.80}")
-        for letter, value, what in (("p", p, "ranks"), ("m", m, "microbatches")):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r}")
+        p, m = whole("p", p), whole("m", m)
         return _made(tuple(entries_of(order(rank, p, m), rank) for rank in range(p)), name, chains, m)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 
 from ppedu.core.schedule import Schedule
 from ppedu.schedules.basic import forward_only, gpipe, naive, one_f_one_b
@@ -20,6 +21,7 @@ __all__ = [
     "looped_bfs",
     "naive",
     "one_f_one_b",
+    "takes_v",
     "zb_h1",
     "zb_h2",
     "zb_v",
@@ -40,3 +42,12 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 """The schedules that train, by the names that the command line and the explorers use. All take p and m; interleaved and
 looped_bfs take v as well. It is the one list of them: a builder that stands here is explored, compared, run and listed. Closed
 forms (`ppedu.theory`) are added where there are any."""
+
+
+def takes_v(build: Callable[..., Schedule]) -> bool:
+    """Whether a builder takes v, the stages on each rank; the others have a fixed number.
+
+    >>> [name for name, build in SCHEDULES.items() if takes_v(build)]
+    ['interleaved', 'looped_bfs']
+    """
+    return "v" in signature(build).parameters

@@ -17,7 +17,7 @@ import pytest
 MAY_IMPORT: dict[str, set[str]] = {
     "core": {"core"},
     "schedules": {"core", "schedules"},
-    "theory": {"theory"},
+    "theory": {"core", "theory"},
     "optimizer": {"core", "schedules", "optimizer"},
     "picture": {"core", "schedules", "theory", "picture", "runtime"},
     "runtime": {"core", "runtime"},
@@ -74,11 +74,23 @@ def wrong_imports(package: Path) -> list[str]:
         if unit in TOP:
             continue
         if unit not in MAY_IMPORT:
-            wrong.append(f"{name} is new: say in MAY_IMPORT (tests/test_imports.py) what it may import")
+            wrong.append(f"{name} is new: say in MAY_IMPORT (tests/project/test_imports.py) what it may import")
             continue
         own = {n.split(".")[1] if "." in n else "__init__" for n in names if n.partition(".")[0] == "ppedu"}
         wrong += [f"{name} imports {other}" for other in sorted(own - MAY_IMPORT[unit])]
     return wrong
+
+
+def private_imports(package: Path) -> list[str]:
+    """The names with an underscore that a module takes from another."""
+    return [
+        f"{name} imports {alias.name} of {node.module}"
+        for name, path in modules(package)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name.startswith("_") and alias.name != "__version__" and node.module != "__future__"
+    ]
 
 
 def of_torch_side(name: str) -> bool:
@@ -131,12 +143,38 @@ def test_imports_point_one_way(root):
         ("runtime", "from ppedu.course import train_course", "runtime imports course"),
         ("picture", "from ppedu.course.job import train_course", "picture imports course"),
         ("optimizer", "from torch import nn", "optimizer imports torch"),
-        ("novelty", "", "novelty is new: say in MAY_IMPORT (tests/test_imports.py) what it may import"),
+        ("novelty", "", "novelty is new: say in MAY_IMPORT (tests/project/test_imports.py) what it may import"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path, name, line, complaint):
     (tmp_path / f"{name}.py").write_text(line)
     assert wrong_imports(tmp_path) == [complaint]
+
+
+def test_what_is_private_stays_in_its_module(root):
+    assert private_imports(root / "ppedu") == []
+
+
+def test_a_private_import_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("def f():\n    from ppedu.core.text import parse_entry, _word")
+    assert private_imports(tmp_path) == ["a imports _word of ppedu.core.text"]
+
+
+def test_the_library_never_loads_the_course(root, fresh_python):
+    """Not even where it looks a module up by its name, which no list of imports shows."""
+    names = [name for name, _ in modules(root / "ppedu") if name.partition(".")[0] not in {*TOP, "course"}]
+    assert {"runtime.train", "picture.live", "doctor"} <= set(names)
+    imports = "".join(f"import ppedu.{name}\n" for name in names if name != "doctor.__main__")
+    assert (
+        fresh_python(f"{imports}import sys; print(*[n for n in sys.modules if n.startswith('ppedu.course')])").split()
+        == []
+    )
+
+
+@pytest.mark.parametrize("part", ["exercises", "puzzle"])
+def test_who_asks_and_plays_starts_light(fresh_python, part):
+    code = f"import sys, ppedu.course.{part}; print(*{{'torch', 'matplotlib', 'multiprocessing'}} & sys.modules.keys())"
+    assert fresh_python(code).split() == []
 
 
 @pytest.mark.timing
