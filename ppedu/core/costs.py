@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TypeAlias
 
 from ppedu.core.operations import Action, Entry, Kind, Overlap
@@ -46,14 +47,14 @@ class Costs:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(value)  # hashable, and safe from later changes
                 object.__setattr__(self, name, value)
-            if name == "transfer" and not isinstance(value, int | float):
+            if name == "transfer" and not isinstance(value, Real):
                 raise ValueError(
                     f"a cost is a number of at least 0, and transfer is one for all: transfer is {value!r}"
                 )
             if name == "forward" and value is None:
                 raise ValueError("a cost is a number of at least 0: forward is None")
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
-                if not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
+                if not isinstance(number, Real) or not math.isfinite(number) or number < 0:
                     raise ValueError(f"a cost is a number of at least 0: {name} is {value!r}")
         if (self.input_grad is None) != (self.weight_grad is None) and self.backward is None:
             raise ValueError("give both input_grad and weight_grad, or one of them and backward (B = I + W)")

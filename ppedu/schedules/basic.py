@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
+from typing import TypeAlias
 
+from ppedu.core.checks import whole
 from ppedu.core.operations import Action, Kind
 from ppedu.core.schedule import Schedule
-from ppedu.schedules.order_builder import check_counts
 
 F, B = Kind.F, Kind.B
 
@@ -24,7 +25,7 @@ def naive(p: int, m: int = 1) -> Schedule:
     rank 0: F0 B0 F1 B1
     rank 1: F0 B0 F1 B1
     """
-    return _one_stage_per_rank("naive", p, m, lambda rank: ((k, i) for i in range(m) for k in (F, B)))
+    return _one_stage_per_rank("naive", p, m, lambda rank, p, m: ((k, i) for i in range(m) for k in (F, B)))
 
 
 def gpipe(p: int, m: int) -> Schedule:
@@ -34,7 +35,7 @@ def gpipe(p: int, m: int) -> Schedule:
     rank 0: F0 F1 F2 B0 B1 B2
     rank 1: F0 F1 F2 B0 B1 B2
     """
-    return _one_stage_per_rank("GPipe", p, m, lambda rank: ((k, i) for k in (F, B) for i in range(m)))
+    return _one_stage_per_rank("GPipe", p, m, lambda rank, p, m: ((k, i) for k in (F, B) for i in range(m)))
 
 
 def one_f_one_b(p: int, m: int) -> Schedule:
@@ -46,7 +47,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     rank 1: F0 B0 F1 B1 F2 B2
     """
 
-    def order(rank: int) -> Iterable[tuple[Kind, int]]:
+    def order(rank: int, p: int, m: int) -> Iterable[tuple[Kind, int]]:
         warmup = min(p - 1 - rank, m)  # forwards that are on their way when the first backward comes back
         fill = ((F, i) for i in range(warmup))
         steady = chain.from_iterable(((F, warmup + i), (B, i)) for i in range(m - warmup))
@@ -63,10 +64,14 @@ def forward_only(p: int, m: int) -> Schedule:
     rank 0: F0 F1 F2
     rank 1: F0 F1 F2
     """
-    return _one_stage_per_rank("forward only", p, m, lambda rank: ((F, i) for i in range(m)))
+    return _one_stage_per_rank("forward only", p, m, lambda rank, p, m: ((F, i) for i in range(m)))
 
 
-def _one_stage_per_rank(name: str, p: int, m: int, order: Callable[[int], Iterable[tuple[Kind, int]]]) -> Schedule:
-    check_counts(p=p, m=m)
-    orders = tuple(tuple(Action(rank, kind, i) for kind, i in order(rank)) for rank in range(p))
+Order: TypeAlias = Callable[[int, int, int], Iterable[tuple[Kind, int]]]
+"""(rank, p, m) -> what that rank runs."""
+
+
+def _one_stage_per_rank(name: str, p: int, m: int, order: Order) -> Schedule:
+    p, m = whole("p", p), whole("m", m)
+    orders = tuple(tuple(Action(rank, kind, i) for kind, i in order(rank, p, m)) for rank in range(p))
     return Schedule(name, m, tuple(range(p)), orders)

@@ -8,9 +8,10 @@ halves (input's and weights' gradient), F&B an overlapped pair.
 
 from __future__ import annotations
 
+from ppedu.core.checks import whole
 from ppedu.core.operations import Action, Entry, Overlap
 from ppedu.core.schedule import Schedule
-from ppedu.schedules.order_builder import Writing, check_counts, only, vee
+from ppedu.schedules.order_builder import Writing, only, vee
 
 
 def dualpipe(p: int, m: int) -> Schedule:
@@ -23,7 +24,7 @@ def dualpipe(p: int, m: int) -> Schedule:
     rank 0: 0F0 3F2 0F1 3B2 3F3&0B0 3B3 0I1 0W1
     rank 1: 2F2 1F0 2F3 1B0 1F1&2B2 1B1 2I3 2W3
     """
-    check_counts(p=p, m=m)
+    p, m = whole("p", p), whole("m", m)
     if p % 2:
         raise ValueError(
             f"DualPipe pairs rank r with rank p - 1 - r, so p is even: p={p}. Take p={p + 1}"
@@ -50,7 +51,7 @@ def dualpipev(p: int, m: int) -> Schedule:
     >>> print(dualpipev(p=1, m=2))
     rank 0: 0F0 1F0 0F1 1B0 1F1&0B0 1B1 0I1 0W1
     """
-    check_counts(p=p, m=m)
+    p, m = whole("p", p), whole("m", m)
     orders = tuple(
         only(_order(rank, p, max(m, 2 * p), rank, 2 * p - 1 - rank), {rank: m, 2 * p - 1 - rank: m})
         for rank in range(p)

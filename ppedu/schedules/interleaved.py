@@ -5,9 +5,10 @@ Letters: p ranks, m microbatches, v stages per rank; stage s stands on rank s mo
 
 from __future__ import annotations
 
+from ppedu.core.checks import whole
 from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
-from ppedu.schedules.order_builder import Writing, check_counts, ring
+from ppedu.schedules.order_builder import Writing, ring
 
 
 def interleaved(p: int, m: int, v: int = 2) -> Schedule:
@@ -24,7 +25,7 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
-    check_counts(p=p, m=m, v=v)
+    p, m, v = whole("p", p), whole("m", m), whole("v", v)
     rounds = max(1, m // p)
     sizes = [m // rounds + (i < m % rounds) for i in range(rounds)]
 
@@ -58,7 +59,7 @@ def looped_bfs(p: int, m: int, v: int = 2) -> Schedule:
     rank 0: 0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0
     rank 1: 1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0
     """
-    check_counts(p=p, m=m, v=v)
+    p, m, v = whole("p", p), whole("m", m), whole("v", v)
 
     def order(rank: int) -> tuple[Entry, ...]:
         forwards = [Action(rank + p * k, Kind.F, i) for k in range(v) for i in range(m)]

@@ -1,4 +1,4 @@
-"""What the builders share: numbers that make sense, where stages stand, and a rank's order while it is written."""
+"""What the builders share: where stages stand, and a rank's order while it is written."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ppedu.core.operations import Action, Entry, Kind, Overlap
-
-_COUNTED = {"p": "ranks", "m": "microbatches", "v": "stages on each rank"}
-
-
-def check_counts(**given: object) -> None:
-    """Raise ValueError where p, m or v is no whole number of at least 1."""
-    for letter, value in given.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            what, given_as = _COUNTED[letter], f"{letter}={value!r}"
-            if hasattr(value, "__index__") and not isinstance(value, int):
-                given_as += (
-                    f" is of type {type(value).__name__}. Take int({letter})"  # numpy's, which JSON and others refuse
-                )
-            raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {given_as}")
 
 
 def ring(p: int, v: int) -> tuple[int, ...]:

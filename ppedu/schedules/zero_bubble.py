@@ -6,9 +6,10 @@ F forward, I gradient of the input, W gradient of the weights (B = I + W). Activ
 
 from __future__ import annotations
 
+from ppedu.core.checks import whole
 from ppedu.core.operations import Entry
 from ppedu.core.schedule import Schedule
-from ppedu.schedules.order_builder import Writing, check_counts, only, vee
+from ppedu.schedules.order_builder import Writing, only, vee
 
 
 def zb_h1(p: int, m: int) -> Schedule:
@@ -36,7 +37,7 @@ def zb_h2(p: int, m: int) -> Schedule:
 
 def _handmade(name: str, p: int, m: int, slack: int) -> Schedule:
     """Rank r runs `slack` forwards ahead for each rank below it, and puts W off by `slack` microbatches for each above."""
-    check_counts(p=p, m=m)
+    p, m = whole("p", p), whole("m", m)
 
     def order(rank: int) -> tuple[Entry, ...]:
         ahead, delay = slack * (p - 1 - rank), slack * rank
@@ -68,7 +69,7 @@ def zb_v(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1
     rank 1: 1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1
     """
-    check_counts(p=p, m=m)
+    p, m = whole("p", p), whole("m", m)
     n = max(m, 2 * p - 1)
 
     def order(rank: int) -> tuple[Entry, ...]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ppedu.theory.checks import close, count, time_of
 from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, Case, Form
 
 
-def idle(name: str, p: int, m: int, v: int = 2, **times: float | None) -> float:
+def idle(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
     """Idle time of a rank over the whole makespan, of the one that idles most, in the unit of the times.
 
     name: as in `ppedu.SCHEDULES`. v counts for interleaved and looped_bfs only. times: forward (1), backward (as long as
@@ -23,26 +22,26 @@ def idle(name: str, p: int, m: int, v: int = 2, **times: float | None) -> float:
     >>> idle("zb_h1", p=4, m=8, input_grad=1, weight_grad=1), IDLE["zb_h1"].formula
     (3.0, '(p - 1)(F + I - W), and (p - m) W more where m < p')
     """
-    return _value("idle time", IDLE, name, _case(p, m, v, **times))
+    return _value("idle time", IDLE, name, Case.of(p, m, v, **times))
 
 
-def idle_in_span(name: str, p: int, m: int, v: int = 2, **times: float | None) -> float:
+def idle_in_span(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
     """Idle time between a rank's own first and last operation, of the rank that idles most there; as `idle`, by
     `IDLE_IN_SPAN`.
 
     >>> idle_in_span("zb_h2", p=4, m=8, input_grad=2, weight_grad=1)
     3.0
     """
-    return _value("idle time in a rank's own span", IDLE_IN_SPAN, name, _case(p, m, v, **times))
+    return _value("idle time in a rank's own span", IDLE_IN_SPAN, name, Case.of(p, m, v, **times))
 
 
-def makespan_of(name: str, p: int, m: int, v: int = 2, **times: float | None) -> float:
+def makespan_of(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
     """The makespan: `idle` plus the work of that rank, m (F + B), less what its overlapped pairs save; as `idle`.
 
     >>> makespan_of("1f1b", 4, 8, backward=2), makespan_of("interleaved", 4, 8, backward=2)
     (33.0, 28.5)
     """
-    case = _case(p, m, v, **times)
+    case = Case.of(p, m, v, **times)
     waits = _value("makespan", IDLE, name, case)
     pairs = {"dualpipe": m - p - 1, "dualpipev": 2 * m - 2 * p - 1}.get(name, 0)  # at the turn, by the order's phases
     saved = (case.f + case.b - case.f_and_b) / (2 if name == "dualpipev" else 1)
@@ -57,44 +56,3 @@ def _value(what: str, forms: Mapping[str, Form], name: str, case: Case) -> float
         given = f"p={case.p}, m={case.m}, F={case.f:g}, B={case.b:g}, I={case.i:g}, W={case.w:g}, F&B={case.f_and_b:g}"
         raise ValueError(f"the closed form for the {what} of {name} holds for {form.holds}: {given}. Simulate instead")
     return float(form.value(case))
-
-
-def _case(
-    p: int,
-    m: int,
-    v: int,
-    forward: float | None = None,
-    backward: float | None = None,
-    input_grad: float | None = None,
-    weight_grad: float | None = None,
-    overlapped: float | None = None,
-) -> Case:
-    """The times with what was left out filled in, as `ppedu.Costs` does it."""
-    for word, given in (
-        ("forward", forward),
-        ("backward", backward),
-        ("input_grad", input_grad),
-        ("weight_grad", weight_grad),
-    ):
-        if given is not None:
-            time_of(word, given)
-    f = 1.0 if forward is None else forward
-    if backward is None:
-        backward = f if input_grad is None or weight_grad is None else input_grad + weight_grad
-    if input_grad is None:
-        input_grad = backward / 2 if weight_grad is None else backward - weight_grad
-    w = backward - input_grad if weight_grad is None else weight_grad
-    if not close(backward, input_grad + w):
-        raise ValueError(
-            f"B = I + W, but backward={backward:g} and input_grad + weight_grad = {input_grad + w:g}: leave one of them out"
-        )
-    pair = f + backward if overlapped is None else overlapped
-    for word, time in (
-        ("forward", f),
-        ("backward", backward),
-        ("input_grad", input_grad),
-        ("weight_grad", w),
-        ("overlapped", pair),
-    ):
-        time_of(word, time)
-    return Case(count(p=p), count(m=m), count(v=v), f, backward, input_grad, w, pair)

@@ -6,10 +6,13 @@ model (B = I + W), F&B of an overlapped pair.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ppedu.theory.checks import at_most, close
+from ppedu.core.checks import whole
+from ppedu.core.costs import Costs
+from ppedu.core.operations import Action, Kind, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,41 @@ class Case:
     i: float
     w: float
     f_and_b: float
+
+    @classmethod
+    def of(
+        cls,
+        p: int,
+        m: int,
+        v: int = 1,
+        forward: float = 1.0,
+        backward: float | None = None,
+        input_grad: float | None = None,
+        weight_grad: float | None = None,
+        overlapped: float | None = None,
+    ) -> Case:
+        """The times that are left out are what `ppedu.Costs` takes them for. Raises ValueError for what makes no sense."""
+        costs = Costs(forward, backward, input_grad, weight_grad, overlapped)
+        if costs.stages:
+            raise ValueError(f"closed forms are for stages of equal cost: give one number for all, and not {costs}")
+        one = {kind: Action(0, kind, 0) for kind in Kind}
+        f, b, i, w = (costs.duration(one[kind]) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+        if not close(b, i + w):
+            raise ValueError(
+                f"B = I + W, but backward={b:g} and input_grad + weight_grad = {i + w:g}: leave one of them out"
+            )
+        pair = costs.duration(Overlap(one[Kind.F], one[Kind.B]))
+        return cls(whole("p", p), whole("m", m), whole("v", v), f, b, i, w, pair)
+
+
+def close(a: float, b: float) -> bool:
+    """Equal, but for rounding: 0.3 - 0.2 is 0.1."""
+    return math.isclose(a, b, rel_tol=1e-9)
+
+
+def at_most(a: float, b: float) -> bool:
+    """a <= b, but for rounding."""
+    return a <= b or close(a, b)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ppedu.theory.checks import count
+from ppedu.core.checks import whole
 
 
 def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
     >>> peak_in_flight("interleaved", p=4, m=8, v=2), peak_in_flight("zb_v", p=4, m=8)
     ((11, 9, 7, 5), (8, 8, 8, 8))
     """
-    count(p=p), count(m=m), count(v=v)
+    p, m, v = whole("p", p), whole("m", m), whole("v", v)
     round_size = -(-m // max(1, m // p))  # the largest, which comes first
     less = m // 2  # DualPipe: the share of the chain that starts at rank 0
 

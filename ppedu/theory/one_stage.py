@@ -6,7 +6,8 @@ stages of equal cost and messages that take no time.
 
 from __future__ import annotations
 
-from ppedu.theory.checks import both, count
+from ppedu.core.checks import whole
+from ppedu.theory.forms import Case
 
 
 def makespan(p: int, m: int, forward: float = 1.0, backward: float = 1.0) -> float:
@@ -18,7 +19,8 @@ def makespan(p: int, m: int, forward: float = 1.0, backward: float = 1.0) -> flo
     >>> makespan(p=4, m=8), makespan(p=4, m=8, backward=2)
     (22.0, 33.0)
     """
-    return (count(m=m) + count(p=p) - 1) * both(forward, backward)
+    c = Case.of(p, m, 1, forward, backward)
+    return (c.m + c.p - 1) * (c.f + c.b)
 
 
 def naive_makespan(p: int, m: int = 1, forward: float = 1.0, backward: float = 1.0) -> float:
@@ -29,7 +31,8 @@ def naive_makespan(p: int, m: int = 1, forward: float = 1.0, backward: float = 1
     >>> naive_makespan(p=4)
     8.0
     """
-    return count(m=m) * count(p=p) * both(forward, backward)
+    c = Case.of(p, m, 1, forward, backward)
+    return c.m * c.p * (c.f + c.b)
 
 
 def idle_time(p: int, forward: float = 1.0, backward: float = 1.0) -> float:
@@ -40,7 +43,8 @@ def idle_time(p: int, forward: float = 1.0, backward: float = 1.0) -> float:
     >>> idle_time(p=4)
     6.0
     """
-    return (count(p=p) - 1) * both(forward, backward)
+    c = Case.of(p, 1, 1, forward, backward)
+    return (c.p - 1) * (c.f + c.b)
 
 
 def bubble_fraction(p: int, m: int) -> float:
@@ -51,7 +55,7 @@ def bubble_fraction(p: int, m: int) -> float:
     >>> bubble_fraction(p=4, m=8) == 3 / 11
     True
     """
-    return (count(p=p) - 1) / (count(m=m) + p - 1)
+    return (whole("p", p) - 1) / (whole("m", m) + p - 1)
 
 
 def bubble_over_ideal(p: int, m: int) -> float:
@@ -62,7 +66,7 @@ def bubble_over_ideal(p: int, m: int) -> float:
     >>> bubble_over_ideal(p=4, m=8)
     0.375
     """
-    return (count(p=p) - 1) / count(m=m)
+    return (whole("p", p) - 1) / whole("m", m)
 
 
 def utilization(p: int, m: int) -> float:
@@ -71,7 +75,7 @@ def utilization(p: int, m: int) -> float:
     >>> utilization(p=4, m=8) == 8 / 11
     True
     """
-    return count(m=m) / (m + count(p=p) - 1)
+    return whole("m", m) / (m + whole("p", p) - 1)
 
 
 def naive_utilization(p: int) -> float:
@@ -80,4 +84,4 @@ def naive_utilization(p: int) -> float:
     >>> naive_utilization(p=4)
     0.25
     """
-    return 1 / count(p=p)
+    return 1 / whole("p", p)

@@ -203,10 +203,10 @@ def test_wrong_names_and_times_get_a_sentence():
         theory.idle_in_span("1f1b", 2, 2)
     with pytest.raises(ValueError, match=r"v is the number of stages on each rank.*v=0"):
         theory.peak_in_flight("interleaved", 2, 2, 0)
-    with pytest.raises(
-        ValueError, match="input_grad is the time of one operation, a number of at least 0: input_grad=-1"
-    ):
+    with pytest.raises(ValueError, match=r"backward=1 and input_grad \+ weight_grad = 2"):
         theory.makespan_of("zb_h1", 2, 2, backward=1, weight_grad=2)
+    with pytest.raises(ValueError, match="one number for all, and not F=1,2 B=1,2"):
+        theory.idle("1f1b", 2, 2, forward=[1, 2])
     with pytest.raises(TypeError, match="sideways"):
         theory.idle("1f1b", 2, 2, sideways=1)
 
@@ -228,7 +228,7 @@ def test_halves_that_are_no_halves_get_a_sentence():
         ValueError, match=r"B = I \+ W, but backward=5 and input_grad \+ weight_grad = 2: leave one of them out"
     ):
         theory.makespan_of("zb_h1", 2, 4, backward=5, input_grad=1, weight_grad=1)
-    with pytest.raises(ValueError, match="backward is the time of one operation, a number of at least 0: backward='2'"):
+    with pytest.raises(ValueError, match="a cost is a number of at least 0: backward is '2'"):
         theory.idle("1f1b", 2, 2, backward="2")
     with pytest.raises(ValueError, match=r"so p is even: p=3"):  # as the builder says
         theory.peak_in_flight("dualpipe", 3, 6)
@@ -260,9 +260,9 @@ def test_impossible_numbers_get_a_sentence(form, p, m, says):
 
 
 def test_other_mistakes_get_a_sentence():
-    with pytest.raises(ValueError, match="forward is the time of one operation, a number of at least 0: forward=-1"):
+    with pytest.raises(ValueError, match="a cost is a number of at least 0: forward is -1"):
         theory.makespan(2, 2, forward=-1)
-    with pytest.raises(ValueError, match="backward=nan"):
+    with pytest.raises(ValueError, match="backward is nan"):
         theory.idle_time(2, backward=float("nan"))
     with pytest.raises(ValueError, match="no closed form for the schedule 'zb': the names are naive, gpipe, 1f1b"):
         theory.peak_in_flight("zb", 2, 2)
