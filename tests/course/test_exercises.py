@@ -17,6 +17,7 @@ import pytest
 
 import ppedu
 import ppedu.course
+from ppedu.course import store
 from ppedu.course.exercises import progress_store as kept
 from ppedu.course.exercises import registry
 from ppedu.course.exercises.ask import Exercise, Question, Wrong
@@ -551,7 +552,7 @@ def test_where_nothing_can_be_written_learning_goes_on(course):
 
 
 def test_a_lock_that_was_left_behind_is_broken(course, monkeypatch):
-    monkeypatch.setattr(kept, "_STALE", 0.1)
+    monkeypatch.setattr(store, "STALE", 0.1)
     course.mkdir()
     (course / "progress.lock").touch()
     ppedu.course.check("cut", [2, 1, 3])
@@ -571,13 +572,13 @@ def test_kernels_that_write_at_once_lose_nothing(tmp_path):
 
 def test_home_is_where_the_system_keeps_users_data(monkeypatch, tmp_path):
     monkeypatch.setenv("PPEDU_HOME", str(tmp_path))
-    assert kept.home() == tmp_path
+    assert store.home() == tmp_path
     monkeypatch.delenv("PPEDU_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
     monkeypatch.setattr(sys, "platform", "linux")
-    assert kept.home() == tmp_path / "xdg/ppedu"
+    assert store.home() == tmp_path / "xdg/ppedu"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert kept.home().parts[-3:] == ("Library", "Application Support", "ppedu")
+    assert store.home().parts[-3:] == ("Library", "Application Support", "ppedu")
 
 
 def test_a_class_is_collected(course, tmp_path):

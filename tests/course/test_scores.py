@@ -14,8 +14,8 @@ import pytest
 import ppedu
 import ppedu.course
 from ppedu.core.timeline import Span, Timeline
-from ppedu.course.exercises import progress_store as kept
-from ppedu.course.scoreboard.board import Board
+from ppedu.course import store as files
+from ppedu.course.scoreboard.board import ScoreBoard
 from ppedu.course.scoreboard.collect import collect
 
 store = import_module("ppedu.course.scoreboard.scores")  # in its package the name is the function's
@@ -97,10 +97,10 @@ def test_a_cap_of_its_own_for_each_rank():
 def test_what_is_no_schedule_is_a_type_error(wrong):
     with pytest.raises(TypeError, match="a schedule is entered, or the run of one"):
         ppedu.course.score(wrong, CHALLENGE)
-    with pytest.raises(TypeError, match=r"challenge is ppedu\.Challenge"):
+    with pytest.raises(TypeError, match=r"challenge is ppedu\.course\.Challenge"):
         ppedu.course.score(BY_HAND, wrong)
     if wrong is not None:
-        with pytest.raises(TypeError, match=r"challenge is a ppedu\.Challenge"):
+        with pytest.raises(TypeError, match=r"challenge is a ppedu\.course\.Challenge"):
             ppedu.course.scores(wrong)
 
 
@@ -299,7 +299,7 @@ def test_looking_writes_nothing(home):
 
 def test_kernels_that_enter_at_once_lose_nothing(tmp_path):
     code = (
-        "import sys, ppedu\n"
+        "import sys, ppedu.course\n"
         "for n in range(8):\n"
         "    costs = ppedu.Costs(1 + n + 10 * int(sys.argv[1]))\n"
         "    ppedu.course.score(ppedu.gpipe(2, 2), ppedu.course.Challenge(2, 2, costs))\n"
@@ -312,7 +312,7 @@ def test_kernels_that_enter_at_once_lose_nothing(tmp_path):
 
 
 def test_a_lock_that_was_left_behind_is_broken(home, monkeypatch):
-    monkeypatch.setattr(kept, "_STALE", 0.1)
+    monkeypatch.setattr(files, "STALE", 0.1)
     home.mkdir()
     (home / "scores.lock").touch()
     ppedu.course.score(BY_HAND, SMALL)
@@ -336,6 +336,6 @@ def test_a_class_is_collected_on_one_board(tmp_path):
 
 def test_a_board_without_a_bound_to_speak_of():
     free = ppedu.course.Challenge(2, 2, ppedu.Costs(0))
-    board = Board((), (free,))
+    board = ScoreBoard((), (free,))
     assert "no order takes less than 0" in repr(board)
     assert "%" not in repr(board)

@@ -1,51 +1,28 @@
-"""What a reader has done so far, kept from kernel to kernel in one JSON file, which can be handed in.
-
-The file is `progress.json` in $PPEDU_HOME, or else in the folder for users' data that the system has.
-"""
+"""What a reader has done so far, kept from kernel to kernel in `progress.json`, which can be handed in."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ppedu.core.format import counted
 from ppedu.course.exercises import registry
+from ppedu.course.store import Store, home
 
-FORMAT = "ppedu progress 1"
-"""What the file says it is, at its beginning."""
-_STALE = 5.0  # seconds after which a lock is taken for a dead kernel's
+STORE = Store("progress", "ppedu progress 1", "progress file", "counting starts afresh")
 _kept: dict[str, Any] = {}  # what could not be written, so that at least this kernel knows it
 _trouble: list[str] = []  # the last thing that went wrong with the file, as a sentence
-
-
-def home() -> Path:
-    """The folder of the progress file: $PPEDU_HOME, or the system's place for users' data."""
-    if os.environ.get("PPEDU_HOME"):
-        return Path(os.environ["PPEDU_HOME"]).expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library/Application Support"
-    else:
-        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    return base / "ppedu"
 
 
 def record(notebook: str, part: str, name: str, correct: bool, idea: str | None) -> None:
     """Note one attempt. part: "exercises" or "predictions". Never fails: learning goes on without the file."""
     _trouble.clear()
     try:
-        with locked(home()):
+        with STORE.locked():
             data = _read()
             _note(data, notebook, part, name, correct, idea)
-            _write(data)
+            STORE.write(notebooks=data)
     except OSError as error:
         _trouble[:] = [
             f"Your progress cannot be kept in {home()} ({error.strerror or error}): this kernel alone knows it."
@@ -64,70 +41,22 @@ def _note(data: dict[str, Any], notebook: str, part: str, name: str, correct: bo
 
 
 def _read() -> dict[str, Any]:
-    """What the file holds, by notebook. A file that cannot be read is set aside, and a new one begun."""
-    path = home() / "progress.json"
-    try:
-        return checked(json.loads(path.read_text("utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        aside = path.with_suffix(".broken.json")
-        with contextlib.suppress(OSError):
-            path.replace(aside)
-        _trouble[:] = [f"Your progress file could not be read: it is kept as {aside.name}, and counting starts afresh."]
-        return {}
+    """What the file holds, by notebook."""
+    entries, trouble = STORE.read(checked)
+    if trouble:
+        _trouble[:] = [trouble]
+    return entries or {}
 
 
 def checked(data: Any) -> dict[str, Any]:
     """The entries of a progress file by notebook. Raises ValueError, KeyError, TypeError or AttributeError for another."""
-    if data["format"] != FORMAT:
-        raise ValueError(f"its format is {data['format']!r}")
-    entries: dict[str, Any] = data["notebooks"]
+    entries: dict[str, Any] = STORE.entries(data, "notebooks")
     for parts in entries.values():
         for names in parts.values():
             for entry in names.values():
                 if not isinstance(entry["attempts"], int) or not isinstance(entry["right"], bool):
                     raise TypeError(f"{entry!r} is no entry")
     return entries
-
-
-def _write(data: dict[str, Any]) -> None:
-    text = json.dumps({"format": FORMAT, "notebooks": data}, indent=1, sort_keys=True, ensure_ascii=False)
-    put(home() / "progress.json", text + "\n")
-
-
-def put(path: Path, text: str) -> None:
-    """Write a text file whole, or not at all: beside the old one, and then in its place in one step."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-@contextlib.contextmanager
-def locked(folder: Path, name: str = "progress") -> Iterator[None]:
-    """Only one kernel at a time changes the file. A lock that is left behind is broken after a few seconds."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / f"{name}.lock"
-    deadline = time.monotonic() + _STALE
-    while True:
-        try:
-            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            break
-        except (FileExistsError, PermissionError):  # Windows: a file that is just being removed
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            lock.unlink()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -143,14 +72,8 @@ class Progress:
         asked, entry = registry.asked(notebook), self.entries.get(notebook, {})
         right = [e.id for e in asked.exercises if entry.get("exercises", {}).get(e.id, {}).get("right")]
         made = [q.id for q in asked.questions if q.id in entry.get("predictions", {})]
-        counts = [
-            f"{len(done)} of {total} {word if total != 1 else word[:-1]}"
-            for done, total, word in (
-                (right, len(asked.exercises), "exercises"),
-                (made, len(asked.questions), "predictions"),
-            )
-            if total
-        ]
+        parts = ((right, asked.exercises, "exercise"), (made, asked.questions, "prediction"))
+        counts = [f"{len(done)} of {counted(len(total), word)}" for done, total, word in parts if total]
         return f"{notebook}: {', '.join(counts) or 'nothing to answer'}"
 
     def __repr__(self) -> str:
@@ -164,8 +87,7 @@ class Progress:
         """
         counted = {n: self.entries.get(n, {}) for n in self.notebooks}
         lines = {n: self.line(n) for n in self.notebooks}
-        data = {"format": FORMAT, "name": name, "lines": lines, "notebooks": counted}
-        return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        return STORE.text(name=name, lines=lines, notebooks=counted)
 
     def save(self, path: str | Path, name: str = "") -> str:
         """Write `to_json` to a file, and return where it lies."""

@@ -6,23 +6,22 @@ Letters: p ranks, m microbatches.
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ppedu.core.format import percent, table
 from ppedu.core.schedule import Schedule
 from ppedu.course.scoreboard.challenge import Challenge
-from ppedu.optimizer.known import in_flight
+from ppedu.course.store import Store
 
-FORMAT = "ppedu scores 1"
-"""What the file says it is, at its beginning."""
+STORE = Store("scores", "ppedu scores 1", "score board", "a new one begins")
 _HEAD = ("place", "", "predicted", "over the bound", "measured", "in flight", "entered")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Scored:
     """A row of the board. Times are in the unit of the challenge's costs.
 
     predicted: the makespan of the simulation, which places are given by. measured: that of the best step of a paced run.
@@ -43,49 +42,49 @@ class Entry:
         return {**text, **figures, "challenge": self.challenge.to_data()}
 
 
-def entry_of(name: str, schedule: Schedule, challenge: Challenge, measured: float | None, date: str) -> Entry:
+def scored(name: str, schedule: Schedule, challenge: Challenge, measured: float | None, date: str) -> Scored:
     """Raises ValueError with the reason where the schedule does not count."""
     reason = challenge.why_not(schedule)
     if reason:
         raise ValueError(reason)
-    return Entry(name, schedule, challenge, challenge.simulate(schedule).makespan, measured, in_flight(schedule), date)
+    return Scored(
+        name, schedule, challenge, challenge.simulate(schedule).makespan, measured, schedule.peak_in_flight, date
+    )
 
 
-def _read_entry(data: dict[str, Any]) -> Entry:
+def _read_entry(data: dict[str, Any]) -> Scored:
     """Raises ValueError, KeyError, TypeError or AttributeError for what is no entry."""
     name, date, measured = data["name"], data["date"], data["measured"]
     if not isinstance(name, str) or not isinstance(date, str) or not isinstance(measured, int | float | None):
         raise TypeError(f"{data!r:.80} is no entry")
     schedule = Schedule.from_csv(data["schedule"], name=name)
-    return entry_of(name, schedule, Challenge.of_data(data["challenge"]), measured, date)
+    return scored(name, schedule, Challenge.of_data(data["challenge"]), measured, date)
 
 
-def same_order(a: Entry, b: Entry) -> bool:
+def same_order(a: Scored, b: Scored) -> bool:
     return a.schedule.orders == b.schedule.orders and a.challenge.key == b.challenge.key
 
 
-def read_board(data: Any) -> list[Entry]:
+def read_board(data: Any) -> list[Scored]:
     """The entries of a score board's file. Raises ValueError, KeyError, TypeError or AttributeError for another file."""
-    if data["format"] != FORMAT:
-        raise ValueError(f"its format is {data['format']!r}")
-    return [_read_entry(entry) for entry in data["entries"]]
+    return [_read_entry(entry) for entry in STORE.entries(data, "entries")]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Board:
+class ScoreBoard:
     """The score board: for each challenge a table, best first. Its text is the table; notebooks show it as HTML."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Scored, ...]
     challenges: tuple[Challenge, ...]
     note: str = ""
 
-    def rows(self, challenge: Challenge) -> list[tuple[int, Entry]]:
+    def rows(self, challenge: Challenge) -> list[tuple[int, Scored]]:
         """(place, entry), best first: by predicted time, then by measured, then by what is held.
 
         Built-in schedules that count have a row each, unless the same order was entered. Equal times share a place.
         """
         mine = [entry for entry in self.entries if entry.challenge.key == challenge.key]
-        known = [entry_of(name, s, challenge, None, "built-in") for name, s in challenge.builtins()]
+        known = [scored(name, s, challenge, None, "built-in") for name, s in challenge.builtins()]
         mine += [entry for entry in known if not any(same_order(entry, other) for other in mine)]
         never = float("inf")
         mine.sort(key=lambda e: (e.predicted, never if e.measured is None else e.measured, sum(e.in_flight)))
@@ -101,7 +100,7 @@ class Board:
             also = names.get(e.schedule.orders, e.name)
             name = e.name if also == e.name else f"{e.name} ({also})"
             took = "" if e.measured is None else f"{e.measured:.1f}"
-            over = f"+{100 * (e.predicted / bound - 1):.1f} %" if bound else ""
+            over = percent(e.predicted / bound - 1, "+") if bound else ""
             rows.append((str(place), name, f"{e.predicted:g}", over, took, " ".join(map(str, e.in_flight)), e.date))
         return f"{challenge}; no order takes less than {bound:g}", rows
 
@@ -109,14 +108,7 @@ class Board:
         lines = []
         for challenge in self.challenges:
             heading, rows = self.table(challenge)
-            widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
-            lines.append(heading)
-            for row in (_HEAD, *rows):
-                cells = [
-                    c.ljust(w) if i in (1, 6) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  ".join(cells).rstrip())
-            lines.append("")
+            lines += [heading, *table([_HEAD, *rows], "><>>>><"), ""]
         if not lines:
             lines = ["The score board is empty: ppedu.course.score(schedule, challenge) enters an order."]
         return "\n".join([*lines, self.note]).strip("\n")
@@ -134,8 +126,7 @@ class Board:
 
     def to_json(self, name: str = "") -> str:
         """Everything as JSON, to be handed in. name: the reader's, as the class knows it."""
-        data = {"format": FORMAT, "name": name, "entries": [entry.to_data() for entry in self.entries]}
-        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+        return STORE.text(name=name, entries=[entry.to_data() for entry in self.entries])
 
     def save(self, path: str | Path, name: str = "") -> str:
         """Write `to_json` to a file, and return where it lies."""
@@ -143,6 +134,6 @@ class Board:
         return str(path)
 
 
-def challenges_of(entries: Iterable[Entry]) -> list[Challenge]:
+def challenges_of(entries: Iterable[Scored]) -> list[Challenge]:
     """The challenges of some entries, each once, in the order in which they were met."""
     return list({entry.challenge.key: entry.challenge for entry in entries}.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ppedu.core.costs import Costs
@@ -17,11 +17,8 @@ from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
 from ppedu.core.validate import violations
 from ppedu.optimizer.bounds import bound_of
-from ppedu.optimizer.known import in_flight
 from ppedu.optimizer.problem import Problem, problem
 from ppedu.schedules import SCHEDULES
-
-_TIMES = ("forward", "backward", "input_grad", "weight_grad", "overlapped", "transfer")
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +91,7 @@ class Challenge:
             return f"it cannot run: {found[0].message}{more}"
         if all(part.kind is Kind.F for order in schedule.orders for entry in order for part in entry.actions):
             return "it has no backward: a step of training runs one for each microbatch on each stage"
-        held, limits = in_flight(schedule), self.limits
+        held, limits = schedule.peak_in_flight, self.limits
         over = next((r for r in range(self.p) if limits is not None and held[r] > limits[r]), None)
         if over is None or limits is None:
             return ""
@@ -116,10 +113,7 @@ class Challenge:
         F=0.01 s B=0.02 s
         """
 
-        def scaled(value: Any) -> Any:
-            return [unit * v for v in value] if isinstance(value, Sequence) else None if value is None else unit * value
-
-        return replace(self.costs, **{name: scaled(getattr(self.costs, name)) for name in _TIMES}, unit="s")
+        return self.costs.scaled(unit, "s")
 
     def seconds_per_unit(self, pace: Costs) -> float | None:
         """How many seconds a run with this pace took for a unit of the costs; None where pace and costs differ in shape.

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ppedu.course.exercises import progress_store as kept
 from ppedu.course.exercises import registry
-from ppedu.course.exercises.progress_store import FORMAT, Progress, checked
 from ppedu.course.scoreboard import board
+from ppedu.course.store import UNREADABLE
 
 
 def collect(paths: Sequence[str | Path]) -> str:
@@ -26,28 +27,28 @@ def collect(paths: Sequence[str | Path]) -> str:
     Score boards become one, on which each entry has its reader's name in front. A file that cannot be read is named, and left out.
     """
     members: list[tuple[str, dict[str, Any]]] = []
-    entered: list[board.Entry] = []
+    entered: list[board.Scored] = []
     trouble = []
     for path in map(Path, paths):
         try:
             data = json.loads(path.read_text("utf-8"))
             name = str(data.get("name") or path.stem)
-            if data.get("format") == board.FORMAT:
+            if data.get("format") == board.STORE.format:
                 entered += [replace(entry, name=f"{name}: {entry.name}") for entry in board.read_board(data)]
             else:
-                members.append((name, checked(data)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                members.append((name, kept.checked(data)))
+        except (OSError, *UNREADABLE) as error:
             trouble.append(
-                f"{path} is left out, for it is no progress file ({FORMAT!r}) and no score board ({board.FORMAT!r}): {error}"
+                f"{path} is left out, for it is no progress file ({kept.STORE.format!r}) and no score board ({board.STORE.format!r}): {error}"
             )
     lines = [f"{len(members)} handed in", ""]
     for name, entries in sorted(members, key=lambda member: member[0]):
-        done = Progress(registry.notebooks(), entries)
+        done = kept.Progress(registry.notebooks(), entries)
         lines.append(f"{name}: " + "; ".join(done.line(n) for n in registry.notebooks() if entries.get(n)))
     for number in registry.notebooks():
         lines += _notebook(number, [entries.get(number, {}) for _, entries in members])
     if entered:
-        lines += ["", repr(board.Board(tuple(entered), tuple(board.challenges_of(entered))))]
+        lines += ["", repr(board.ScoreBoard(tuple(entered), tuple(board.challenges_of(entered))))]
     return "\n".join([*lines, *([""] if trouble else []), *trouble])
 
 

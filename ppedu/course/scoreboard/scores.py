@@ -5,9 +5,7 @@ It is `scores.json` beside the progress file, and holds the order of each entry.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -15,14 +13,13 @@ from typing import Any, Protocol
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
 from ppedu.core.timeline import Timeline
-from ppedu.course.exercises.progress_store import home, locked, put
 from ppedu.course.exercises.result import Result
-from ppedu.course.scoreboard.board import FORMAT, Board, Entry, challenges_of, entry_of, read_board, same_order
+from ppedu.course.scoreboard.board import STORE, ScoreBoard, Scored, challenges_of, read_board, same_order, scored
 from ppedu.course.scoreboard.challenge import Challenge
+from ppedu.course.store import home
 from ppedu.optimizer.result import Optimized
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
-_kept: list[Entry] = []  # what could not be written, so that at least this kernel knows it
+_kept: list[Scored] = []  # what could not be written, so that at least this kernel knows it
 
 
 class Paced(Protocol):
@@ -62,7 +59,7 @@ def score(entry: Schedule | Optimized | Paced, challenge: Challenge, name: str =
     if reason:
         return Result(f"Not entered: {reason}.", False)
     given = " ".join(str(name).split())[:40] or schedule.name
-    new = entry_of(given, schedule, challenge, measured, datetime.date.today().isoformat())
+    new = scored(given, schedule, challenge, measured, datetime.date.today().isoformat())
     board, before = _add(new)
     return Result(_entered(board, new, before), True)
 
@@ -94,22 +91,21 @@ def _measured(run: Any, challenge: Challenge) -> tuple[float | None, str]:
     return (min(steps) / scale, "") if steps else (None, "the run was stopped before the end of its first step")
 
 
-def _add(new: Entry) -> tuple[Board, Entry | None]:
+def _add(new: Scored) -> tuple[ScoreBoard, Scored | None]:
     """(the board with the new entry, what stood there for the same order). Never fails: racing goes on without the file."""
     try:
-        with locked(home(), "scores"):
-            entries, note = _read()
-            entries, before = _with(entries, new)
-            data = {"format": FORMAT, "entries": [entry.to_data() for entry in entries]}
-            put(home() / "scores.json", json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        with STORE.locked():
+            found, note = STORE.read(read_board)
+            entries, before = _with(found or [], new)
+            STORE.write(entries=[entry.to_data() for entry in entries])
     except OSError as error:
         note = f"The score board cannot be kept in {home()} ({error.strerror or error}): this kernel alone knows it."
         _kept[:], before = _with(_kept, new)
         entries = list(_kept)
-    return Board(tuple(entries), (new.challenge,), note), before
+    return ScoreBoard(tuple(entries), (new.challenge,), note), before
 
 
-def _with(entries: Sequence[Entry], new: Entry) -> tuple[list[Entry], Entry | None]:
+def _with(entries: Sequence[Scored], new: Scored) -> tuple[list[Scored], Scored | None]:
     """One row for one order."""
     before = next((entry for entry in entries if same_order(entry, new)), None)
     times = [e.measured for e in (before, new) if e is not None and e.measured is not None]
@@ -117,21 +113,7 @@ def _with(entries: Sequence[Entry], new: Entry) -> tuple[list[Entry], Entry | No
     return [entry for entry in entries if entry is not before] + [row], before
 
 
-def _read() -> tuple[list[Entry], str]:
-    """(what the file holds, what was wrong with it). A file that cannot be read is set aside, and a new one begun."""
-    path = home() / "scores.json"
-    try:
-        return read_board(json.loads(path.read_text("utf-8"))), ""
-    except FileNotFoundError:
-        return [], ""
-    except _UNREADABLE:
-        aside = path.with_suffix(".broken.json")
-        with contextlib.suppress(OSError):
-            path.replace(aside)
-        return [], f"Your score board could not be read: it is kept as {aside.name}, and a new one begins."
-
-
-def _entered(board: Board, new: Entry, before: Entry | None) -> str:
+def _entered(board: ScoreBoard, new: Scored, before: Scored | None) -> str:
     rows = board.rows(new.challenge)
     place, row = next((place, row) for place, row in rows if same_order(row, new))
     took = "" if row.measured is None else f", {row.measured:.1f} measured"
@@ -144,7 +126,7 @@ def _entered(board: Board, new: Entry, before: Entry | None) -> str:
     return f"{text}\n{board.note}" if board.note else text
 
 
-def scores(challenge: Challenge | None = None) -> Board:
+def scores(challenge: Challenge | None = None) -> ScoreBoard:
     """The score board of one challenge, or of all that were entered. Kept across kernels; see its `save` to hand it in.
 
     Built-in schedules that keep to a challenge's cap are rows of their own, to compare with.
@@ -152,12 +134,13 @@ def scores(challenge: Challenge | None = None) -> Board:
     if challenge is not None and not isinstance(challenge, Challenge):
         raise TypeError(f"challenge is a ppedu.course.Challenge, or None for all: challenge={challenge!r:.80}")
     try:
-        entries, note = _read()
+        found, note = STORE.read(read_board)
     except OSError as error:
-        entries, note = [], f"Your score board in {home()} cannot be read ({error.strerror or error})."
+        found, note = None, f"Your score board in {home()} cannot be read ({error.strerror or error})."
+    entries = found or []
     for entry in _kept:
         entries, _ = _with(entries, entry)
     if challenge is None:
-        return Board(tuple(entries), tuple(challenges_of(entries)), note)
+        return ScoreBoard(tuple(entries), tuple(challenges_of(entries)), note)
     mine = [entry for entry in entries if entry.challenge.key == challenge.key]
-    return Board(tuple(mine), (challenge,), note)
+    return ScoreBoard(tuple(mine), (challenge,), note)
