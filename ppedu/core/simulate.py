@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 from ppedu.core.validate import refusal, replay
 
 _UNIT_COSTS = Costs()

@@ -6,57 +6,22 @@ Letters: p ranks, m microbatches; F forward, B backward, I and W its halves (B =
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from operator import attrgetter
-from statistics import median
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
+from ppedu.core import export, waits
 from ppedu.core.costs import Costs
-from ppedu.core.operations import Action, Entry, Kind, Overlap
-from ppedu.core.schedule import Schedule, dependencies
-from ppedu.core.text import parse_entry
+from ppedu.core.format import by_rank, percent, quantity, table, time_text
+from ppedu.core.median_costs import median_costs
+from ppedu.core.operations import Action, Entry, Kind
+from ppedu.core.schedule import Schedule
+from ppedu.core.spans import Lane, Span
+from ppedu.core.waits import Gap
 
 Interval: TypeAlias = tuple[float, float]
 """(from, to), in the timeline's unit."""
-
-_MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0}
-_FORMAT = "ppedu timeline 2"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One entry of a rank's order, from its start to its end. Waiting is not part of it."""
-
-    action: Entry
-    rank: int
-    start: float
-    end: float
-
-    @property
-    def duration(self) -> float:
-        """end - start."""
-        return self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A time in which a rank is idle, and why.
-
-    before: what the rank runs after the gap, or None where nothing follows.
-    waited_for: the operation on another rank that `before` waited for, or None where it waited for none.
-    message: the reason as a sentence; its times count from the start of the timeline.
-    """
-
-    rank: int
-    start: float
-    end: float
-    before: Entry | None
-    waited_for: Action | None
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +33,7 @@ class Phases:
     cooldown: Interval
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """What is known of one rank after one pass over its spans."""
-
-    spans: tuple[Span, ...]
-    end: float
-    busy: float
-    curve: tuple[tuple[float, int], ...]
-    peak: int
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """Spans of a schedule, with their figures. Times are in `unit` ("" for units of their own, "s" for seconds).
 
@@ -104,9 +58,6 @@ class Timeline:
     provenance: str
     unit: str = ""
     measured: bool = False
-    _lanes: tuple[_Lane, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    _span_of: dict[Action, Span] | None = field(default=None, init=False, repr=False, compare=False)
-    _first: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spans", tuple(self.spans))
@@ -122,14 +73,17 @@ class Timeline:
 
     # figures
 
-    @property
-    def _ranks(self) -> tuple[_Lane, ...]:
-        if self._lanes is None:
-            spans: list[list[Span]] = [[] for _ in range(self.schedule.num_ranks)]
-            for span in self.spans:
-                spans[span.rank].append(span)
-            object.__setattr__(self, "_lanes", tuple(map(_lane, spans)))  # a cache: a timeline never changes
-        return self._lanes or ()
+    @cached_property
+    def _lanes(self) -> tuple[Lane, ...]:
+        spans: list[list[Span]] = [[] for _ in range(self.schedule.num_ranks)]
+        for span in self.spans:
+            spans[span.rank].append(span)
+        return tuple(map(Lane.of, spans))
+
+    @cached_property
+    def span_of(self) -> dict[Action, Span]:
+        """The span in which each operation ran."""
+        return {action: span for span in self.spans for action in span.action.actions}
 
     @property
     def label(self) -> str:
@@ -157,18 +111,15 @@ class Timeline:
         """Every entry of the schedule has its span (false for a run that was stopped)."""
         return len(self.spans) == self.total
 
-    @property
+    @cached_property  # every time in a sentence counts from it
     def start(self) -> float:
         """The first operation's start."""
-        if self._first is None:  # every time in a sentence counts from it: kept, for the live views' sake
-            first = min((lane.spans[0].start for lane in self._ranks if lane.spans), default=0.0)
-            object.__setattr__(self, "_first", first)
-        return self._first or 0.0
+        return min((lane.spans[0].start for lane in self._lanes if lane.spans), default=0.0)
 
     @property
     def end(self) -> float:
         """The last operation's end."""
-        return max((lane.end for lane in self._ranks if lane.spans), default=0.0)
+        return max((lane.end for lane in self._lanes if lane.spans), default=0.0)
 
     @property
     def makespan(self) -> float:
@@ -178,13 +129,13 @@ class Timeline:
     @property
     def busy(self) -> tuple[float, ...]:
         """Time in operations, one figure a rank."""
-        return tuple(lane.busy for lane in self._ranks)
+        return tuple(lane.busy for lane in self._lanes)
 
     @property
     def idle(self) -> tuple[float, ...]:
         """Makespan minus busy, one figure a rank."""
         makespan = self.makespan
-        return tuple(max(0.0, makespan - lane.busy) for lane in self._ranks)  # rounding may leave -1e-15
+        return tuple(max(0.0, makespan - lane.busy) for lane in self._lanes)  # rounding may leave -1e-15
 
     @property
     def bubble_fraction(self) -> float:
@@ -206,7 +157,7 @@ class Timeline:
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
         """The most forwards whose activations a rank holds at one time, one figure a rank."""
-        return tuple(lane.peak for lane in self._ranks)
+        return tuple(lane.peak for lane in self._lanes)
 
     @property
     def peak_activations(self) -> tuple[float, ...]:
@@ -222,7 +173,7 @@ class Timeline:
 
     def spans_of(self, rank: int) -> tuple[Span, ...]:
         """The rank's spans by start."""
-        return self._ranks[rank].spans
+        return self._lanes[rank].spans
 
     def in_flight(self, rank: int) -> tuple[tuple[float, int], ...]:
         """A step curve of (time, count from then on): forwards run whose activations are not yet freed.
@@ -231,7 +182,7 @@ class Timeline:
         Where no backward follows, as in a schedule of forwards alone, nothing is ever freed. At one and the same
         time freeing comes first.
         """
-        curve = self._ranks[rank].curve
+        curve = self._lanes[rank].curve
         return curve if curve and curve[0][0] == self.start else ((self.start, 0), *curve)
 
     def phases_of(self, rank: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]:
@@ -266,7 +217,7 @@ class Timeline:
         Where a rank is done before the last one has started (few microbatches, many ranks), the steady phase is
         empty and stands at the end of the warm-up. Ranks without spans do not count.
         """
-        lanes = [lane for lane in self._ranks if lane.spans]
+        lanes = [lane for lane in self._lanes if lane.spans]
         all_started = max((lane.spans[0].start for lane in lanes), default=0.0)
         one_done = max(all_started, min((lane.end for lane in lanes), default=0.0))
         return Phases((self.start, all_started), (all_started, one_done), (one_done, self.end))
@@ -277,28 +228,11 @@ class Timeline:
         From the span that ends last one goes back, each time to what let it start: the previous span of the rank or
         a dependency, whichever ended last. A prediction that left its rank idle was waiting for a dependency.
         """
-        lanes = (lane.spans for lane in self._ranks)
-        before = {after.action: span for lane in lanes for span, after in pairwise(lane)}
-        span = max(self.spans, key=attrgetter("end"), default=None)
-        path: list[Span] = []
-        while span is not None:
-            path.append(span)
-            previous, waited = before.get(span.action), self._waited_for(span)
-            dependency = None if waited is None else self._by_action[waited]
-            span = _binding(span, previous, dependency, self.measured)
-        return tuple(reversed(path))
+        return waits.critical_path(self)
 
     def gaps(self, rank: int) -> tuple[Gap, ...]:
         """Every idle gap of a rank, the ones at both ends included, with the reason for it."""
-        shortest = 1e-9 * self.makespan  # less is rounding
-        found, since = [], self.start
-        for span in self.spans_of(rank):
-            if span.start - since > shortest:
-                found.append(self._gap_before(span, since, shortest))
-            since = max(since, span.end)
-        if self.end - since > shortest:
-            found.append(self._gap_after(rank, since))
-        return tuple(found)
+        return waits.gaps(self, rank)
 
     def costs(self) -> Costs:
         """What operations took: the median of each kind on each stage, as costs to predict with.
@@ -310,259 +244,42 @@ class Timeline:
         >>> print(simulate(gpipe(p=2, m=3), Costs(forward=[1, 2], backward=3)).costs())
         F=1,2 B=3,3
         """
-        took = _medians(
-            ((span.action.kind, span.action.stage), span.duration)
-            for span in self.spans
-            if isinstance(span.action, Action)
-        )
-        pairs = [(span.action, span.duration) for span in self.spans if isinstance(span.action, Overlap)]
-        took = _medians(_told_by_pairs(pairs, took)) | took
-        stages = range(self.schedule.num_stages)
+        return median_costs(self.spans, self.schedule.num_stages, self.unit)
 
-        def of(kind: Kind) -> list[float] | None:
-            ran = any((kind, stage) in took for stage in stages)
-            return [_took(kind, stage, took) for stage in stages] if ran else None
-
-        none = [0.0 for _ in stages]
-        forward, backward, input_grad, weight_grad = of(Kind.F) or none, of(Kind.B), of(Kind.I), of(Kind.W)
-        if input_grad is not None and weight_grad is None:
-            weight_grad = none  # a run that was stopped before its first W
-        together = _medians((pair.forward.stage, duration) for pair, duration in pairs)
-        overlapped = [together.get(s, forward[s] + _took(Kind.B, s, took)) for s in stages] if pairs else None
-        return Costs(forward, backward, input_grad, weight_grad, overlapped, unit=self.unit)
-
-    @property
-    def _by_action(self) -> dict[Action, Span]:
-        if self._span_of is None:
-            object.__setattr__(self, "_span_of", {a: span for span in self.spans for a in span.action.actions})
-        return self._span_of or {}
-
-    def _waited_for(self, span: Span) -> Action | None:
-        """The dependency from another rank that ended last, among those that were recorded."""
-        needed = (d for part in span.action.actions for d in dependencies(part, self.schedule))
-        known = (d for d in needed if d in self._by_action and self._by_action[d].rank != span.rank)
-        return max(known, key=lambda d: self._by_action[d].end, default=None)
-
-    def _gap_before(self, span: Span, since: float, shortest: float) -> Gap:
-        name, waited = self.schedule.short(span.action), self._waited_for(span)
-        if waited is None:
-            reason = self._reason_of_start(span, since)
-        else:
-            producer = self._by_action[waited]
-            who, ended = f"rank {producer.rank}'s {self.schedule.short(producer.action)}", producer.end
-            if self.measured and ended <= since:
-                waited = None
-                reason = (
-                    f"everything that {name} needs had ended by {self._clock(ended)} ({who}): "
-                    f"the message or the start itself took {self._time(span.start - since)}"
-                )
-            elif ended >= span.start - shortest:
-                reason = f"it waits for {who}, which ended at {self._clock(span.start)}"
-            else:
-                reason = (
-                    f"it waits for {who}, which ended at {self._clock(ended)} "
-                    f"and was on its way until {self._clock(span.start)}"
-                )
-        head = f"rank {span.rank} is idle from {self._clock(since)} to {self._clock(span.start)}"
-        return Gap(span.rank, since, span.start, span.action, waited, f"{head}: {reason}")
-
-    def _reason_of_start(self, span: Span, since: float) -> str:
-        """Why an entry started late of which no span on another rank tells."""
-        name = self.schedule.short(span.action)
-        needed = (d for part in span.action.actions for d in dependencies(part, self.schedule))
-        elsewhere = [d for d in needed if self.schedule.rank_of_stage[d.stage] != span.rank]
-        if elsewhere:
-            rank, first = self.schedule.rank_of_stage[elsewhere[0].stage], self.schedule.short(elsewhere[0])
-            return f"{name} needs rank {rank}'s {first}, of which no time was recorded"
-        return f"{name} needs nothing from another rank: the start itself took {self._time(span.start - since)}"
-
-    def _gap_after(self, rank: int, since: float) -> Gap:
-        order, ran = self.schedule.orders[rank], len(self.spans_of(rank))
-        last = max(self.spans, key=attrgetter("end"))
-        end = f"rank {last.rank}'s {self.schedule.short(last.action)} ends the step at {self._clock(self.end)}"
-        if not order:
-            why = f"rank {rank} has nothing to run; {end}"
-        elif ran == len(order):
-            why = f"rank {rank} is done; {end}"
-        else:
-            why = f"rank {rank} ran {ran} of its {len(order)} operations before the run was stopped"
-        return Gap(rank, since, self.end, None, None, why)
-
-    # text
-
-    def _time(self, length: float) -> str:
-        if self.unit == "s":
-            return f"{length * 1e3:.2f} ms" if length >= 1e-3 else f"{length * 1e3:.2g} ms"
-        return f"{length:.6g} {self.unit}".rstrip()
-
-    def _clock(self, time: float) -> str:
-        return self._time(time - self.start)
+    # text and exports
 
     def __repr__(self) -> str:
-        p, peaks = self.schedule.num_ranks, self.peak_in_flight
-        makespan = f"{self.makespan:.3g} s" if self.unit == "s" else f"{self.makespan:.6g} {self.unit}".rstrip()
+        makespan = quantity(self.makespan, self.unit, 3 if self.unit == "s" else 6)
         part = "" if self.complete else f" (stopped after {len(self.spans)} of {self.total} operations)"
-        in_flight = " ".join(map(str, peaks)) if p <= 16 else f"at most {max(peaks)}"
-        bubble = f"bubble {100 * self.bubble_fraction:.1f} %"
-        return f"{self.label}{part}: makespan {makespan}, {bubble}, in flight {in_flight}"
+        bubble, in_flight = percent(self.bubble_fraction), by_rank(self.peak_in_flight)
+        return f"{self.label}{part}: makespan {makespan}, bubble {bubble}, in flight {in_flight}"
 
     def __str__(self) -> str:
         """The text twin of a picture: the figures, then each rank's figures and what it ran."""
-        rows = [
-            (f"rank {rank}:", f"busy {self._time(lane.busy)},", f"idle {self._time(idle)},", f"in flight {lane.peak}:")
-            for rank, (lane, idle) in enumerate(zip(self._ranks, self.idle, strict=True))
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [repr(self), self.provenance]
-        for row, lane in zip(rows, self._ranks, strict=True):
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            lines.append(" ".join([*cells, *self._names(lane.spans)]).rstrip())
-        return "\n".join(lines)
+        rows = []
+        for rank, (lane, idle) in enumerate(zip(self._lanes, self.idle, strict=True)):
+            busy, free = (time_text(time, self.unit, 6) for time in (lane.busy, idle))
+            figures = (f"rank {rank}:", f"busy {busy},", f"idle {free},", f"in flight {lane.peak}:")
+            rows.append((*figures, self._names(lane.spans)))
+        return "\n".join([repr(self), self.provenance, *table(rows, "<", gap=" ")])
 
-    def _names(self, spans: Sequence[Span]) -> list[str]:
+    def _names(self, spans: tuple[Span, ...]) -> str:
         limit = max(16, min(256, 4096 // self.schedule.num_ranks))  # a page of text, not megabytes
         names = [self.schedule.short(span.action) for span in spans[:limit]]
-        return names if len(spans) <= limit else [*names, f"... and {len(spans) - limit} more"]
-
-    # exports
+        return " ".join(names if len(spans) <= limit else [*names, f"... and {len(spans) - limit} more"])
 
     def to_json(self) -> str:
         """JSON that `from_json` reads back exactly, the schedule included."""
-        s = self.schedule
-        schedule = {
-            "name": s.name,
-            "num_microbatches": s.num_microbatches,
-            "rank_of_stage": s.rank_of_stage,
-            "chains": s.chains,
-            "orders": [",".join(map(str, order)) for order in s.orders],
-        }
-        spans = [(str(span.action), span.rank, span.start, span.end) for span in self.spans]
-        head = {"format": _FORMAT, "provenance": self.provenance, "unit": self.unit, "measured": self.measured}
-        return json.dumps({**head, "schedule": schedule, "spans": spans})
+        return export.to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Timeline:
         """Read what `to_json` wrote. Raises ValueError for other text."""
-        try:
-            data = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}")
-            s = data["schedule"]
-            orders = tuple(tuple(map(parse_entry, filter(None, line.split(",")))) for line in s["orders"])
-            placement = tuple(s["rank_of_stage"])
-            schedule = Schedule(s["name"], s["num_microbatches"], placement, orders, s["chains"])
-            entries = {str(entry): entry for order in orders for entry in order}
-            spans = tuple(Span(entries[name], rank, start, end) for name, rank, start, end in data["spans"])
-            if not isinstance(data["measured"], bool):
-                raise ValueError(f"measured is true or false: {data['measured']!r}")
-            return cls(schedule, spans, data["provenance"], data["unit"], data["measured"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"this is no '{_FORMAT}', the JSON that Timeline.to_json writes: {error}") from error
+        return export.from_json(text, cls)
 
     def to_chrome_trace(self) -> str:
         """JSON for Perfetto (ui.perfetto.dev) and chrome://tracing: a lane and an in-flight counter for each rank.
 
         Times are microseconds from the start; a timeline without a time unit counts 1 unit as 1 ms.
         """
-        scale, start = _MICROSECONDS.get(self.unit, 1e3), self.start
-        events: list[dict[str, Any]] = [
-            _event("M", "process_name", 0, args={"name": f"{self.label}, {self.provenance}"})
-        ]
-        for rank, lane in enumerate(self._ranks):
-            events.append(_event("M", "thread_name", rank, args={"name": f"rank {rank}"}))
-            events.append(_event("M", "thread_sort_index", rank, args={"sort_index": rank}))
-            for span in lane.spans:
-                times = {"ts": (span.start - start) * scale, "dur": span.duration * scale}
-                kinds = ",".join(a.kind.value for a in span.action.actions)
-                name = self.schedule.short(span.action)
-                events.append(_event("X", name, rank, cat=kinds, **times, args=_arguments(span.action)))
-            counts = ((self.start, 0),) if not lane.curve else self.in_flight(rank)
-            for time, count in counts:
-                ts = (time - start) * scale
-                events.append(_event("C", f"in flight, rank {rank}", rank, ts=ts, args={"activations": count}))
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"measured": self.measured}})
-
-
-_Key = TypeVar("_Key")
-
-
-def _medians(took: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
-    found: dict[_Key, list[float]] = {}
-    for key, duration in took:
-        found.setdefault(key, []).append(duration)
-    return {key: median(durations) for key, durations in found.items()}
-
-
-def _told_by_pairs(
-    pairs: Sequence[tuple[Overlap, float]], took: Mapping[tuple[Kind, int], float]
-) -> Iterator[tuple[tuple[Kind, int], float]]:
-    """What the halves of pairs took that never ran alone: the rest of the pair, or half of it where neither half did."""
-    for pair, duration in pairs:
-        for part, other in (pair.actions, pair.actions[::-1]):
-            if not _took(part.kind, part.stage, took):
-                rest = duration - _took(other.kind, other.stage, took)
-                yield (part.kind, part.stage), duration / 2 if rest == duration else max(0.0, rest)
-
-
-def _took(kind: Kind, stage: int, took: Mapping[tuple[Kind, int], float]) -> float:
-    """What a kind took on a stage, or what the others there say of it: B is I and W, either of them half of B."""
-    b, i, w = (took.get((one, stage)) for one in (Kind.B, Kind.I, Kind.W))
-    if (kind, stage) in took:
-        return took[kind, stage]
-    if kind is Kind.B:
-        return (i or 0.0) + (w or 0.0)
-    other = w if kind is Kind.I else i
-    if kind is Kind.F or b is None:
-        return 0.0
-    return b / 2 if other is None else max(0.0, b - other)
-
-
-def _lane(spans: list[Span]) -> _Lane:
-    spans.sort(key=attrgetter("start"))
-    curve: list[tuple[float, int]] = []
-    count = peak = 0
-    for time, step in _steps(spans):
-        count += step
-        peak = max(peak, count)
-        if curve and curve[-1][0] == time:
-            curve.pop()  # one step a time: a free and a forward at once leave the count as it was
-        if count != (curve[-1][1] if curve else 0):
-            curve.append((time, count))
-    end = max((span.end for span in spans), default=0.0)
-    return _Lane(tuple(spans), end, math.fsum(span.end - span.start for span in spans), tuple(curve), peak)
-
-
-def _steps(spans: list[Span]) -> list[tuple[float, int]]:
-    """What is in flight on a rank, as (time, +1 or -1). A rank works in order, so its spans yield them in order."""
-    steps = []
-    for span in spans:
-        kinds = [part.kind for part in span.action.actions]
-        if Kind.F in kinds:
-            steps.append((span.start, 1))
-        if Kind.B in kinds or Kind.W in kinds:
-            steps.append((span.end, -1))
-    if any(a[0] > b[0] for a, b in pairwise(steps)):
-        steps.sort()  # spans that overlap by a clock's error; at equal times -1 comes first
-    return steps
-
-
-def _binding(span: Span, previous: Span | None, dependency: Span | None, measured: bool) -> Span | None:
-    """Of the two that a span had to wait for, the one that held it up."""
-    if previous is None or dependency is None:
-        return previous or dependency
-    if measured:
-        return previous if previous.end >= dependency.end else dependency
-    # an idle rank waited for the message, even where its sender ended long ago
-    return previous if previous.end == span.start else dependency
-
-
-def _event(phase: str, name: str, rank: int, **more: object) -> dict[str, Any]:
-    return {"ph": phase, "name": name, "pid": 0, "tid": rank, **more}
-
-
-def _arguments(entry: Entry) -> dict[str, object]:
-    first, *rest = entry.actions
-    arguments: dict[str, object] = {"stage": first.stage, "microbatch": first.microbatch}
-    for part in rest:
-        arguments.update({"backward stage": part.stage, "backward microbatch": part.microbatch})
-    return arguments
+        return export.to_chrome_trace(self)

@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 
 from ppedu.core.operations import Action, Entry
 from ppedu.core.schedule import Schedule, dependencies
-from ppedu.core.timeline import Gap, Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
+from ppedu.core.waits import Gap
 
 Scene: TypeAlias = dict[str, Any]
 Pale: TypeAlias = float | tuple[float, ...]

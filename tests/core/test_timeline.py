@@ -17,7 +17,8 @@ from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Kind, Overlap
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 from ppedu.schedules import forward_only, gpipe, naive, one_f_one_b
 
 HALVES = Costs(forward=1, input_grad=1, weight_grad=1)
@@ -309,15 +310,15 @@ def test_gaps_of_a_run_count_from_its_start():
     }  # fmt: skip
     timeline = measured(schedule, times, unit="s")
     assert messages(timeline, 0) == [
-        "rank 0 is idle from 20.00 ms to 21.50 ms: F1 needs nothing from another rank: the start itself took 1.50 ms",
-        "rank 0 is idle from 41.50 ms to 61.10 ms: it waits for rank 1's B0, which ended at 61.00 ms "
-        "and was on its way until 61.10 ms",
-        "rank 0 is idle from 81.10 ms to 102.00 ms: it waits for rank 1's B1, which ended at 100.00 ms "
-        "and was on its way until 102.00 ms",
+        "rank 0 is idle from 20 ms to 21.5 ms: F1 needs nothing from another rank: the start itself took 1.5 ms",
+        "rank 0 is idle from 41.5 ms to 61.1 ms: it waits for rank 1's B0, which ended at 61 ms "
+        "and was on its way until 61.1 ms",
+        "rank 0 is idle from 81.1 ms to 102 ms: it waits for rank 1's B1, which ended at 100 ms "
+        "and was on its way until 102 ms",
     ]
     gap = timeline.gaps(1)[1]
     assert gap.message == (
-        "rank 1 is idle from 61.00 ms to 61.20 ms: everything that F1 needs had ended by 41.50 ms (rank 0's F1): "
+        "rank 1 is idle from 61 ms to 61.2 ms: everything that F1 needs had ended by 41.5 ms (rank 0's F1): "
         "the message or the start itself took 0.2 ms"
     )
     assert gap.waited_for is None

@@ -25,9 +25,10 @@ from ppedu.core.deadlock import Link, deadlock
 from ppedu.core.operations import Action, Entry, Kind, ScheduleError
 from ppedu.core.replay import walk
 from ppedu.core.schedule import Schedule, dependencies
+from ppedu.core.spans import Span
 from ppedu.core.structure import Violation
 from ppedu.core.text import parse_entry
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.timeline import Timeline
 from ppedu.core.validate import refusal, violations
 
 
