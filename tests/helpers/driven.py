@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -58,10 +59,15 @@ class Driven:
         self.process.stdin.flush()
 
     def line(self, timeout: float = 60) -> str:
-        try:
-            return self._lines.get(timeout=timeout)
-        except queue.Empty:
-            raise AssertionError(f"nothing for {timeout} s; on stderr: {self.errors}") from None
+        """The next line of its stdout. Raises AssertionError after so many seconds, or once it is over."""
+        deadline = time.perf_counter() + timeout
+        while time.perf_counter() < deadline:
+            ended = self.process.poll()
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=0.2)
+            if ended is not None:
+                raise AssertionError(f"it is over, with {ended}; on stderr: {self.errors}")
+        raise AssertionError(f"nothing for {timeout} s; on stderr: {self.errors}")
 
     def interrupt(self) -> None:
         """What Ctrl-C in a terminal and the stop button of Jupyter do: the signal goes to the whole group."""

@@ -24,8 +24,9 @@ def train(steps: int) -> None:
 
 
 def outcome(steps: int, interrupted: bool) -> str:
-    """What train() ends in: where an interrupt is on its way, it may also come when train() is over already."""
+    """What train() ends in, from "go" on: where an interrupt is on its way, it may also come when train() is over already."""
     try:
+        print("go", flush=True)  # in here: who hears it may interrupt before this process runs on
         try:
             train(steps)
             result = "completed"
@@ -43,8 +44,8 @@ def outcome(steps: int, interrupted: bool) -> str:
 def in_a_thread(steps: int) -> str:
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(outcome(steps, False)))
-    thread.start()
     try:
+        thread.start()
         while thread.is_alive():
             time.sleep(0.01)
     except KeyboardInterrupt:
@@ -68,7 +69,6 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         command, steps = line.split()
-        print("go", flush=True)
         result = in_a_thread(int(steps)) if command == "thread" else outcome(int(steps), command == "interrupt")
         print(f"{result}, {settled()}", flush=True)
 

@@ -14,6 +14,10 @@ F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
+class StuckError(Exception):
+    """Of a replay: no rank can go on."""
+
+
 def golden(name: str) -> Schedule:
     """A schedule of tests/golden/README.md."""
     return Schedule.from_csv((GOLDEN / f"{name}.csv").read_text("utf-8"), name=name)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orders import B, F, I, dualpipe, dualpipe_v, golden, legal_schedules, rules
+from orders import B, F, I, StuckError, dualpipe, dualpipe_v, golden, legal_schedules, rules
 from runtime_helpers import backwards_reversed
 
 from ppedu.core.operations import Action, ScheduleError
@@ -163,10 +163,6 @@ def test_large_schedules():
 
 
 # the replay
-
-
-class StuckError(Exception):
-    """No rank can go on."""
 
 
 class MismatchError(Exception):

@@ -26,19 +26,18 @@ from runtime_helpers import (
     momentum,
     mse,
 )
-from test_torchrun import torchrun
 from torch import Tensor, nn
+from torchrun import torchrun
 
 import ppedu
 from ppedu.core.operations import Action, Entry, Kind, Overlap
 from ppedu.core.schedule import Schedule
-from ppedu.runtime.processes import world
 from ppedu.runtime.torch_engine import convert as module
-from ppedu.runtime.torch_engine.convert import TorchRun, to_torch, train_with_torch
+from ppedu.runtime.torch_engine.convert import to_torch
 
 pytestmark = pytest.mark.slow
 
-QUIET: dict[str, Any] = {"progress": False, "timeout": 30}
+QUIET: dict[str, Any] = {"progress": False, "timeout": 30, "gradients": True, "engine": "torch"}
 NAMES = ("naive", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "dualpipev")
 GOLDEN = {
     name: golden(name)
@@ -83,12 +82,12 @@ def data_for(schedule: Schedule, width: int = 4) -> list[tuple[Tensor, Tensor]]:
     return [batch(2 * schedule.num_microbatches, width, width, seed) for seed in range(2)]
 
 
-def assert_as_plain(schedule: Schedule, model: nn.Sequential | None = None, data: Any = None) -> TorchRun:
+def assert_as_plain(schedule: Schedule, model: nn.Sequential | None = None, data: Any = None) -> ppedu.Run:
     """Three steps with momentum give what single-process training gives."""
     model = model_for(schedule) if model is None else model
     data = data or data_for(schedule)
     plain = Plain(model, data, mse, momentum, 3)
-    run = train_with_torch(model, schedule, data, mse, momentum, steps=3, **QUIET)
+    run = ppedu.train(model, schedule, data, mse, momentum, steps=3, **QUIET)
     assert run.gradients is not None
     assert_equal_training(run.losses, run.gradients, dict(model.state_dict()), plain)
     return run
@@ -132,7 +131,7 @@ def test_microbatches_in_any_order():
 # the same order
 
 
-def logged_rank(mouth: Any, cells: Any, argument: tuple[int, int, str, list[Schedule]]) -> list[Any]:
+def logged_rank(sender: Any, cells: Any, argument: tuple[int, int, str, list[Schedule]]) -> list[Any]:
     """For each schedule: what torch holds as the order, and what its stages really ran."""
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
@@ -231,8 +230,8 @@ def test_buffers_see_each_microbatch_once():
     model = nn.Sequential(linear(), nn.BatchNorm1d(4), linear()).double()
     schedule = ppedu.zb_h1(3, 2)
     found, wanted = copy.deepcopy(model), copy.deepcopy(model)
-    train_with_torch(found, schedule, data_for(schedule), mse, steps=2, **QUIET)
-    ppedu.train(wanted, ppedu.one_f_one_b(3, 2), data_for(schedule), mse, steps=2, **QUIET)
+    ppedu.train(found, schedule, data_for(schedule), mse, steps=2, **QUIET)
+    ppedu.train(wanted, ppedu.one_f_one_b(3, 2), data_for(schedule), mse, steps=2, progress=False)
     assert found[1].num_batches_tracked == 4
     for name, tensor in wanted.named_buffers():
         assert_close(found.get_buffer(name).double(), tensor.double(), name)
@@ -243,10 +242,10 @@ def test_whole_numbers_between_stages():
     model = nn.Sequential(Indices(), nn.Embedding(5, 4), linear()).double()
     assert_as_plain(ppedu.one_f_one_b(3, 4), model, data)
     with pytest.raises(ppedu.RunError, match="stage 1 gets whole numbers, through which no gradient passes"):
-        train_with_torch(model, ppedu.zb_h1(3, 4), data, mse, **QUIET)
+        ppedu.train(model, ppedu.zb_h1(3, 4), data, mse, **QUIET)
 
 
-def bare_rank(mouth: Any, cells: Any, argument: Any) -> Any:
+def bare_rank(sender: Any, cells: Any, argument: Any) -> Any:
     """Torch's runtime and stages as they come, loaded with an order: gradients and the buffers of one stage."""
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
@@ -386,7 +385,7 @@ def chosen(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: found.append(f"set {device}"))
     monkeypatch.setattr(
-        world, "pick_device", lambda device, rank, *_: torch.device("cuda", rank % 4) if device == "auto" else None
+        module, "pick_device", lambda device, rank, *_: torch.device("cuda", rank % 4) if device == "auto" else None
     )
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
@@ -462,7 +461,7 @@ def test_of_a_group_within_the_world_ranks_count_in_the_world(chosen, monkeypatc
 def refused(match: str, schedule: Any, error: type[Exception] = ValueError, **rest: Any) -> None:
     arguments = {"model": layers(4, 4, 4, 4), "data": [batch(8, 4, 4)], "loss_fn": mse} | rest
     with pytest.raises(error, match=match):
-        train_with_torch(schedule=schedule, **arguments, **QUIET)
+        ppedu.train(schedule=schedule, **arguments, **QUIET)
     if not rest:
         with pytest.raises(error, match=match):
             to_torch(schedule, arguments["model"], mse)
@@ -481,7 +480,7 @@ def test_orders_that_torch_cannot_run():
     [
         ("9 samples are no multiple of m=4", ValueError, {"data": [batch(9, 4, 4)]}),
         ("it was .*8, 4.* there", ValueError, {"data": [batch(8, 4, 4), batch(16, 4, 4)]}),
-        ("pace with transfer=0.1 is for ppedu.train", ValueError, {"pace": ppedu.Costs(0.1, transfer=0.1)}),
+        ("pace with transfer=0.1 is for engine='ppedu'", ValueError, {"pace": ppedu.Costs(0.1, transfer=0.1)}),
     ],
 )
 def test_what_torch_fixes(match, error, rest):
@@ -512,7 +511,7 @@ def test_refused_as_train_refuses(rest):
     with pytest.raises((ValueError, TypeError, ppedu.RunError)) as wanted:
         ppedu.train(schedule=ppedu.one_f_one_b(2, 4), **arguments, progress=False)
     with pytest.raises(type(wanted.value)) as found:
-        train_with_torch(schedule=ppedu.one_f_one_b(2, 4), **arguments, progress=False)
+        ppedu.train(schedule=ppedu.one_f_one_b(2, 4), **arguments, progress=False, engine="torch")
     last = str(wanted.value).strip().splitlines()[-1]
     assert str(found.value).strip().splitlines()[-1] == last
 
@@ -544,7 +543,7 @@ except ImportError as error:
 def test_paced():
     pace = ppedu.Costs(forward=0.01, backward=0.02, overlapped=0.025)
     schedule = ppedu.dualpipev(2, 4)
-    run = train_with_torch(model_for(schedule), schedule, data_for(schedule), mse, pace=pace, steps=2, **QUIET)
+    run = ppedu.train(model_for(schedule), schedule, data_for(schedule), mse, pace=pace, steps=2, **QUIET)
     for span in run.timeline.spans:
         nominal = pace.duration(span.action)
         assert nominal <= span.end - span.start < nominal + 0.05
@@ -575,7 +574,7 @@ def test_a_layer_that_fails_or_hangs(calls, hang):
     model = [nn.Linear(4, 4).double(), Breaks(calls, hang), nn.Linear(4, 4).double()]
     start = time.perf_counter()
     with pytest.raises(ppedu.RunError) as found:
-        train_with_torch(model, ppedu.one_f_one_b(3, 4), [batch(8, 4, 4)], mse, progress=False, timeout=2)
+        ppedu.train(model, ppedu.one_f_one_b(3, 4), [batch(8, 4, 4)], mse, progress=False, timeout=2, engine="torch")
     assert time.perf_counter() - start < 20
     assert found.value.rank == 1
     assert (found.value.action == "F2") if calls else ("learn shapes" in str(found.value))
@@ -591,7 +590,7 @@ def test_a_loss_that_is_not_finite():
     before = copy.deepcopy(model.state_dict())
     bad = good[0], good[1].clone().index_fill_(0, torch.tensor([5]), 100.0)
     with pytest.warns(UserWarning, match="the loss of microbatch 2 in step 0 is inf"):
-        run = train_with_torch(model, ppedu.gpipe(2, 4), [bad, good], loss_fn, momentum, steps=2, **QUIET)
+        run = ppedu.train(model, ppedu.gpipe(2, 4), [bad, good], loss_fn, momentum, steps=2, **QUIET)
     assert run.stopped is not None
     assert len(run.losses) == 1
     for name, tensor in model.state_dict().items():
@@ -600,5 +599,5 @@ def test_a_loss_that_is_not_finite():
 
 def test_nothing_is_left_in_the_temporary_folder():
     before = set(Path(tempfile.gettempdir()).glob("ppedu-*"))
-    train_with_torch(layers(4, 4, 4), ppedu.gpipe(2, 4), [batch(8, 4, 4)], mse, **QUIET)
+    ppedu.train(layers(4, 4, 4), ppedu.gpipe(2, 4), [batch(8, 4, 4)], mse, **QUIET)
     assert not {p for p in set(Path(tempfile.gettempdir()).glob("ppedu-*")) - before if "tests" not in p.name}
