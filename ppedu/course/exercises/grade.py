@@ -11,7 +11,7 @@ from ppedu.course.exercises import registry
 from ppedu.course.exercises.ask import Exercise, Question, Wrong
 from ppedu.course.exercises.call import Called, call, is_stub, takes
 from ppedu.course.exercises.forms import Fields, Form, Number
-from ppedu.course.exercises.reading import MisreadError, open_answer, what
+from ppedu.course.exercises.reading import MisreadError, open_answer, sentence, what
 from ppedu.course.exercises.result import Result
 
 _OPEN = "Not attempted yet: put your answer in place of the dots or of None, then run this cell again."
@@ -84,18 +84,18 @@ def judge(asked: Exercise, answer: Any) -> Result:
     if is_stub(answer):
         return Result(_OPEN, None)
     misfit = takes(answer, list(asked.cases[0]))
-    return Result(_sentence(misfit), False) if misfit else _function(asked, answer)
+    return Result(sentence(misfit), False) if misfit else _function(asked, answer)
 
 
 def _value(asked: Exercise, answer: Any) -> Result:
     """Judge a value. The right one is not named: there is only this one."""
     form, right = asked.form, asked.wanted({})
     if callable(answer):
-        return Result(f"{_sentence(form.wants)} is asked for, and this is {what(answer)}: call it.", False)
+        return Result(f"{sentence(form.wants)} is asked for, and this is {what(answer)}: call it.", False)
     try:
         given = form.read(answer)
     except MisreadError as error:
-        return Result(_sentence(str(error)), False)
+        return Result(sentence(str(error)), False)
     if form.same(given, right):
         return Result(f"Right. {asked.because}".strip(), True)
     pictures = form.timelines(given, right)
@@ -105,7 +105,7 @@ def _value(asked: Exercise, answer: Any) -> Result:
     if ideas:
         return Result(_hint(ideas[0], form.show(given), {}), False, ideas[0].idea, pictures)
     said = form.remark(given, right) or f"{form.show(given)} is not it."
-    return Result(f"{_sentence(said)} {asked.nudge}", False, None, pictures)
+    return Result(f"{sentence(said)} {asked.nudge}", False, None, pictures)
 
 
 def _fields(asked: Exercise, form: Fields, given: Any, right: Any, ideas: list[Wrong]) -> Result:
@@ -218,7 +218,3 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def _arguments(case: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in case.items())
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"

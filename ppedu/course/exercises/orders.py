@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ppedu.core.costs import Costs
-from ppedu.core.operations import ScheduleError
+from ppedu.core.operations import ScheduleError, in_flight
 from ppedu.core.replay import walk
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 from ppedu.core.validate import violations
 from ppedu.course.exercises.forms import Form, Order
-from ppedu.course.exercises.reading import MisreadError, listed, what
+from ppedu.course.exercises.reading import MisreadError, listed, sentence, what
 
 _DRAWN = 600  # operations: a picture of more is no help
 _WALKABLE = {"deadlock", "missing", "B before F", "I before F", "W before I"}  # what can run until it is stuck
@@ -68,7 +69,7 @@ class Orders(Form):
         if self.exact or _size(got) != _size(want) or violations(_as(got, want)) or self._breaks(got):
             return False
         mine, right = self._simulated(_as(got, want)), self._simulated(want)
-        kept = all(a <= b for a, b in zip(mine.peak_in_flight, right.peak_in_flight, strict=True))
+        kept = all(a <= b for a, b in zip(got.peak_in_flight, want.peak_in_flight, strict=True))
         return kept and mine.makespan <= right.makespan * (1 + 1e-9)
 
     def alike(self, got: Any, other: Any) -> bool:
@@ -86,7 +87,7 @@ class Orders(Form):
         if found:
             rest = len(found) - 1
             more = f" And {rest} more such {'thing' if rest == 1 else 'things'}." if rest else ""
-            return f"this cannot run. {_sentence(found[0].message)}{more}"
+            return f"this cannot run. {sentence(found[0].message, end='.')}{more}"
         if got.num_microbatches != m:
             return f"there are m={m} microbatches, and your schedule has {got.num_microbatches}."
         return (
@@ -107,23 +108,16 @@ class Orders(Form):
         known = {(gap.rank, gap.start, gap.end) for rank in range(want.num_ranks) for gap in right.gaps(rank)}
         gaps = [gap for rank in range(got.num_ranks) for gap in mine.gaps(rank) if gap.waited_for is not None]
         new = [gap for gap in gaps if (gap.rank, gap.start, gap.end) not in known] or gaps
-        reason = f" {_sentence(min(new, key=lambda gap: gap.start).message)}" if new else ""
+        reason = f" {sentence(min(new, key=lambda gap: gap.start).message, end='.')}" if new else ""
         return f"it can run, but takes {mine.makespan:g}, and {right.makespan:g} is possible.{reason}"
 
     def _holds_more(self, got: Schedule, want: Schedule) -> str:
         """Which rank holds more activations than it must, and which forward could have waited for which backward."""
-        mine, right = self._simulated(got).peak_in_flight, self._simulated(want).peak_in_flight
-        worst = next((rank for rank, pair in enumerate(zip(mine, right, strict=True)) if pair[0] > pair[1]), None)
-        if worst is None:
-            return ""
-        held = 0
-        for place, entry in enumerate(got.orders[worst], 1):
-            held += sum(1 if part.kind.value == "F" else -1 for part in entry.actions if part.kind.value != "I")
-            if held > right[worst]:
+        for rank, (mine, right) in enumerate(zip(got.peak_in_flight, want.peak_in_flight, strict=True)):
+            if mine > right:
                 return (
-                    f"it can run and is fast enough, but rank {worst} holds {mine[worst]} activations at once, and "
-                    f"{right[worst]} is enough: number {place} of its order, {got.short(entry)}, is one forward too "
-                    "many before the next backward."
+                    f"it can run and is fast enough, but rank {rank} holds {mine} activations at once, and {right} is "
+                    f"enough: {one_too_many(got, rank, right)} before the next backward."
                 )
         return ""
 
@@ -139,6 +133,13 @@ class Orders(Form):
 
     def _simulated(self, schedule: Schedule) -> Timeline:
         return simulate(schedule, self.costs)
+
+
+def one_too_many(schedule: Schedule, rank: int, limit: int) -> str:
+    """Which operation of a rank is the first to make it hold more than `limit`, as words of a sentence."""
+    order = schedule.orders[rank]
+    place = next(place for place, held in enumerate(in_flight(order)) if held > limit)
+    return f"number {place + 1} of its order, {schedule.short(order[place])}, is one forward too many"
 
 
 def _size(schedule: Schedule) -> tuple[int, int]:
@@ -169,7 +170,3 @@ def _first_difference(got: Schedule, want: Schedule) -> str:
             names = tuple(map(got.short, mine)), tuple(map(want.short, right))
             return f"it can run, but is another schedule. Rank {rank}: {Order().differs(*names)}"
     return ""
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}" + ("" if text.endswith(".") else ".")

@@ -32,6 +32,11 @@ def what(value: object) -> str:
     return short(value) if callable(value) else f"{short(value)} ({type(value).__name__})"
 
 
+def sentence(text: str, end: str = "") -> str:
+    """A text that begins large, and ends in `end`."""
+    return f"{text[0].upper()}{text[1:]}" + ("" if text.endswith(end) else end)
+
+
 def plain(value: Any) -> Any:
     """A number out of a numpy or torch scalar; anything else as it is."""
     if isinstance(value, Real | str | bytes | type) or getattr(value, "shape", None) != ():

@@ -25,10 +25,10 @@ UNIT = Costs(forward=1, backward=2)
 
 def in_halves(p: int, m: int) -> Schedule:
     """1F1B in which each B is an I with its W right behind."""
-    return _put(p, m, lambda rank, p: 0)
+    return put_off(p, m, lambda rank, p: 0)
 
 
-def _put(p: int, m: int, delay: Callable[[int, int], int], name: str = "1F1B in halves") -> Schedule:
+def put_off(p: int, m: int, delay: Callable[[int, int], int], name: str = "1F1B in halves") -> Schedule:
     """1F1B with I for B, each W put off by `delay` microbatches."""
 
     def order(rank: int, p: int, m: int) -> list[str]:
@@ -137,7 +137,7 @@ class _Placed(Orders):
 
 def _keeps_forwards_and_inputs(schedule: Schedule) -> str:
     """F and I stand as they were given: this one is about W."""
-    given = _put(schedule.num_ranks, schedule.num_microbatches, lambda rank, p: 0)
+    given = put_off(schedule.num_ranks, schedule.num_microbatches, lambda rank, p: 0)
     for rank, (mine, theirs) in enumerate(zip(schedule.orders, given.orders, strict=True)):
         kept, wanted = (
             [schedule.short(e) for e in order if e.actions[0].kind is not Kind.W] for order in (mine, theirs)
@@ -175,7 +175,7 @@ def _wrong_places(*size: int) -> tuple[Wrong, ...]:
         ("delay counted from the wrong end", lambda rank, p: p - 1 - rank, _WRONG_END),
         ("all ranks put W off alike", lambda rank, p: p - 1, _ALIKE),
     )
-    builds = [(name, partial(_put, delay=delay), hint) for name, delay, hint in delays]
+    builds = [(name, partial(put_off, delay=delay), hint) for name, delay, hint in delays]
     return tuple(idea(name, build(*size) if size else build)(hint) for name, build, hint in builds)
 
 
@@ -282,7 +282,7 @@ EXERCISES = (
         because="27 units in place of 33 for p=4 and m=8, and no rank holds more than rank 0 of 1F1B does.",
         wrong=(
             *_wrong_places(),
-            idea("each W one microbatch too late", lambda p, m: _put(p, m, lambda rank, p: rank + 1))("""
+            idea("each W one microbatch too late", lambda p, m: put_off(p, m, lambda rank, p: rank + 1))("""
                 Each W comes one microbatch too late. Rank 0 has no room to put any off: its W0 stands right behind I0.
                 Rank r puts off r."""),
         ),

@@ -122,10 +122,6 @@ _WHOLE = Number(whole=True)
 _MEMBERS = ListOf(_WHOLE, ordered=False)
 
 
-def _stages(rank: int) -> list[int]:
-    return [s for s, r in enumerate(_PLACED.rank_of_stage) if r == rank]
-
-
 def _way(microbatch: int) -> list[int]:
     """The ranks that a microbatch passes, forward."""
     n = _PLACED.chain_length
@@ -186,8 +182,8 @@ EXERCISES = (
             }
         ),
         right={
-            "stages on rank 2": _stages(2),
-            "positions on rank 2": [s % 8 for s in _stages(2)],
+            "stages on rank 2": _PLACED.stages_of(2),
+            "positions on rank 2": [s % 8 for s in _PLACED.stages_of(2)],
             "rank of stage 12": _PLACED.rank_of_stage[12],
             "position of stage 12": 12 % _PLACED.chain_length,
             "ranks that hold position 0": _holders(8, 0),

@@ -16,11 +16,12 @@ from ppedu.core.timeline import Timeline
 from ppedu.core.validate import violations
 from ppedu.course.exercises.ask import Exercise, Question, Wrong, cases, idea
 from ppedu.course.exercises.forms import Choice, Fields, Number
-from ppedu.course.exercises.orders import Orders
+from ppedu.course.exercises.notebooks.nb05 import in_rounds
+from ppedu.course.exercises.notebooks.nb08 import put_off
+from ppedu.course.exercises.orders import Orders, one_too_many
 from ppedu.course.scoreboard.challenge import Challenge
 from ppedu.optimizer.bounds import lower_bound
-from ppedu.optimizer.known import in_flight
-from ppedu.schedules import SCHEDULES, gpipe, naive, one_f_one_b, zb_h1, zb_h2
+from ppedu.schedules import gpipe, naive, one_f_one_b, zb_h1, zb_h2
 
 CHALLENGE = Challenge(
     p=4,
@@ -45,13 +46,6 @@ def _by_rule(p: int, m: int, warmup: Callable[[int], int], name: str = "custom")
 def _capped(p: int, m: int, cap: int) -> Schedule:
     """1F1B in which no rank ever holds more than `cap`."""
     return _by_rule(p, m, lambda rank: min(p - 1 - rank, cap - 1, m), name=f"1F1B, cap {cap}")
-
-
-def _rounds(p: int, m: int, cap: int) -> Schedule:
-    """GPipe in rounds of `cap` microbatches."""
-    parts = [range(i, min(i + cap, m)) for i in range(0, m, cap)]
-    words = [f"{kind}{i}" for part in parts for kind in "FB" for i in part]
-    return Schedule.from_function(lambda rank, p, m: words, p, m)
 
 
 def _head() -> float:
@@ -153,16 +147,13 @@ class Within(Orders):
         return mine.makespan < self.below
 
     def _holds_more(self, got: Schedule, want: Schedule) -> str:
-        cap = max(in_flight(want)) if self.cap is None else self.cap
-        for rank, order in enumerate(got.orders):
-            count = 0
-            for place, entry in enumerate(order, 1):
-                count += sum((part.kind.value == "F") - (part.kind.value in "BW") for part in entry.actions)
-                if count > cap:
-                    return (
-                        f"it can run, but rank {rank} holds {in_flight(got)[rank]} microbatches at once, and may hold {cap}: number {place} "
-                        f"of its order, {got.short(entry)}, is one forward too many before what frees the next."
-                    )
+        cap = max(want.peak_in_flight) if self.cap is None else self.cap
+        for rank, held in enumerate(got.peak_in_flight):
+            if held > cap:
+                return (
+                    f"it can run, but rank {rank} holds {held} microbatches at once, and may hold {cap}: "
+                    f"{one_too_many(got, rank, cap)} before what frees the next."
+                )
         return ""
 
     def _slower(self, got: Schedule, want: Schedule) -> str:
@@ -186,30 +177,10 @@ class Within(Orders):
 
 
 def _of_your_own(schedule: Schedule) -> str:
-    for build in SCHEDULES.values():
-        try:
-            known = build(p=schedule.num_ranks, m=schedule.num_microbatches)
-        except ValueError:
-            continue
-        if known.orders == schedule.orders:
-            return f"this is {known.name}, to the letter. It is somebody's; make one of your own, if it is {known.name} with one thing changed."
-    return ""
-
-
-def _halves(late: tuple[int, ...]) -> Schedule:
-    """1F1B with I and W for B, on rank r each W put off by late[r] microbatches."""
-
-    def order(rank: int, p: int, m: int) -> list[str]:
-        words, done = [], 0
-        for entry in one_f_one_b(p, m).orders[rank]:
-            for part in entry.actions:
-                words.append(f"{'F' if part.kind.value == 'F' else 'I'}{part.microbatch}")
-                if part.kind.value != "F" and part.microbatch >= late[rank]:
-                    words.append(f"W{done}")
-                    done += 1
-        return words + [f"W{i}" for i in range(done, m)]
-
-    return Schedule.from_function(order, 4, 8, name="only the slow rank's W's wait")
+    known = next((name for name, built_in in CHALLENGE.builtins() if built_in.orders == schedule.orders), "")
+    return known and (
+        f"this is {known}, to the letter. It is somebody's; make one of your own, if it is {known} with one thing changed."
+    )
 
 
 _LITTLE = "F0 F1 B0 F2 B1 F3 B2 B3\nF0 F1 B0 B1 F2 F3 B2 B3\nF0 F1 B0 B1 F2 F3 B2 B3\nF0 B0 F1 B1 F2 B2 F3 B3"
@@ -266,7 +237,7 @@ EXERCISES = (
         nudge="Start from the rounds of two. Which rank holds a microbatch longer than it must? Which one waits with a place free?",
         because="With whole B's, 18 is the best there is with two in flight: a solver will prove it below.",
         wrong=(
-            idea("GPipe in rounds", _rounds(4, 4, 2))("""
+            idea("GPipe in rounds", in_rounds(4, 4, 2))("""
                 Those are the rounds, 20. Look at both ends of the pipeline: rank 3 could send B0 back before it runs
                 F1, and rank 0 has a place free before the round is over."""),
             idea("1F1B with less warm-up", _capped(4, 4, 2))("""
@@ -295,7 +266,7 @@ EXERCISES = (
             idea("the same warm-up on all ranks", lambda p, m, cap: _by_rule(p, m, lambda rank: min(cap - 1, m)))("""
                 Within the cap, but every rank fills up before its first backward, the last one too, and all wait for
                 it. Rank r needs no more than p - 1 - r."""),
-            idea("GPipe in rounds", _rounds)("""
+            idea("GPipe in rounds", in_rounds)("""
                 Legal and within the cap, but each round fills and drains the pipeline. Start the next forward as soon
                 as a place is free."""),
             idea("the cap is forgotten", lambda p, m, cap: one_f_one_b(p, m))("""
@@ -309,7 +280,7 @@ EXERCISES = (
     Exercise(
         "beat 1F1B",
         form=Within(costs=CHALLENGE.costs, cap=4, below=84, rule=_of_your_own),
-        right=_halves((0, 0, 2, 0)),
+        right=put_off(4, 8, lambda rank, p: 2 if rank == 2 else 0, name="only the slow rank's W's wait"),
         nudge="A W is waited for by nobody, so it may stand where its rank would be idle. The text of any schedule is str(schedule): change that.",
         because="Of the built-in schedules that fit, ZB-H1 takes 75, and no order at all takes less than 70. Where does yours stand?",
         wrong=(
