@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from ppedu.runtime.processes.launch import Mouth, Place, run_ranks
+from ppedu.runtime.processes.launch import run_ranks
+from ppedu.runtime.processes.rank_process import Sender
+from ppedu.runtime.processes.watch import Place
 
 
 def in_a_rank(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -21,7 +23,7 @@ def in_a_rank(function: Callable[..., Any], *arguments: Any) -> Any:
     return found
 
 
-def _called(mouth: Mouth, cells: Any, job: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+def _called(sender: Sender, cells: Any, job: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     torch.set_num_threads(1)
     function, arguments = job
     return function(*arguments)

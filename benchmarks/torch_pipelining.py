@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
 import ppedu
-from ppedu.runtime.processes.launch import Mouth, Place, run_ranks
-from ppedu.runtime.processes.world import FOREVER, Rendezvous
+from ppedu.runtime.processes.launch import run_world
+from ppedu.runtime.processes.rank_main import Context
+from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.torch_engine.runtime import LossOf, Stage, Track, runtime_of
 
 OWN = {
@@ -29,17 +29,16 @@ OWN = {
 
 
 @dataclass(slots=True)
-class Job:
-    rank: int
+class Stages:
+    """What one rank runs. own: torch's class that orders the operations itself, or None for our order."""
+
     schedule: ppedu.Schedule
     own: str | None
-    stages: dict[int, nn.Module]
+    modules: dict[int, nn.Module]
     batch: tuple[Tensor, Tensor]
     loss_fn: Any
     steps: int
     pace: ppedu.Costs | None
-    rendezvous: str
-    threads: int
 
 
 def run_torch(
@@ -50,37 +49,30 @@ def run_torch(
 
     own: torch's class that orders the operations itself, or None for our order.
     """
-    p = schedule.num_ranks
-    with Rendezvous(p) as meeting:
-        jobs = [
-            Job(
-                rank, schedule, own, {s: stages[s] for s, r in enumerate(schedule.rank_of_stage) if r == rank}, batch, loss_fn,
-                steps, pace, meeting.path, threads,
-            )
-            for rank in range(p)
-        ]  # fmt: skip
-        found = run_ranks(
-            _work, jobs, [0.0], timeout=600,
-            where=lambda cells, rank: Place("works", None, None, False, time.perf_counter()),
-            on_message=lambda rank, kind, content: None,
-        )  # fmt: skip
+    works = [
+        Stages(schedule, own, {s: stages[s] for s in schedule.stages_of(rank)}, batch, loss_fn, steps, pace)
+        for rank in range(schedule.num_ranks)
+    ]
+    found = run_world(
+        _work, works, lambda rank, *_: Place("works", None, None, False, time.perf_counter()), lambda *_: None,
+        timeout=600, threads=threads,
+    )  # fmt: skip
     return [max(end for _, end in step) - min(start for start, _ in step) for step in zip(*found, strict=True)]
 
 
-def _work(mouth: Mouth, cells: Any, job: Job) -> list[tuple[float, float]]:
+def _work(work: Stages, context: Context) -> list[tuple[float, float]]:
     """(start of the first operation, end of the last) of each step on this rank."""
-    torch.set_num_threads(job.threads)
-    schedule, size = job.schedule, job.schedule.num_ranks
-    store = dist.FileStore(job.rendezvous, size)
-    dist.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=FOREVER)
-    track = Track(None if job.own else schedule.orders[job.rank], job.pace)
-    runtime = _own(job, track) if job.own else runtime_of(schedule, job.stages, job.loss_fn, _CPU, None, track)
-    inputs, targets = job.batch
-    args = (inputs,) if schedule.rank_of_stage[0] == job.rank else ()
-    rest = {"target": targets, "losses": []} if schedule.rank_of_stage[-1] == job.rank else {}
+    schedule = work.schedule
+    track = Track(None if work.own else schedule.orders[context.rank], work.pace)
+    runtime = (
+        _own(work, track) if work.own else runtime_of(schedule, work.modules, work.loss_fn, context.device, None, track)
+    )
+    inputs, targets = work.batch
+    args = (inputs,) if schedule.rank_of_stage[0] == context.rank else ()
+    rest = {"target": targets, "losses": []} if schedule.rank_of_stage[-1] == context.rank else {}
     steps = []
-    for step in range(job.steps):
-        for stage in job.stages.values():
+    for step in range(work.steps):
+        for stage in work.modules.values():
             stage.zero_grad()
         track.start_step(step)
         runtime.step(*args, **rest)
@@ -91,11 +83,11 @@ def _work(mouth: Mouth, cells: Any, job: Job) -> list[tuple[float, float]]:
 _CPU = torch.device("cpu")
 
 
-def _own(job: Job, track: Track) -> Any:
+def _own(work: Stages, track: Track) -> Any:
     """Torch's own schedule."""
-    stages = [Stage(module, s, job.schedule.num_stages, _CPU) for s, module in sorted(job.stages.items())]
+    stages = [Stage(module, s, work.schedule.num_stages, _CPU) for s, module in sorted(work.modules.items())]
     for stage in stages:
         stage.track = track
-    made = getattr(schedules, str(job.own))
+    made = getattr(schedules, str(work.own))
     single = issubclass(made, schedules.PipelineScheduleSingle)
-    return made(stages[0] if single else stages, job.schedule.num_microbatches, loss_fn=LossOf(job.loss_fn, track))
+    return made(stages[0] if single else stages, work.schedule.num_microbatches, loss_fn=LossOf(work.loss_fn, track))

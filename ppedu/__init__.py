@@ -17,10 +17,11 @@ from ppedu.core.operations import Action, Kind, Overlap, ScheduleError
 from ppedu.core.schedule import Schedule, dependencies, dependents
 from ppedu.core.simulate import simulate
 from ppedu.core.structure import Violation
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 from ppedu.core.validate import violations
 from ppedu.optimizer import Optimized, lower_bound, optimize
-from ppedu.picture.live import explore
+from ppedu.picture.live import explore, explore_compare
 from ppedu.schedules import (
     SCHEDULES,
     dualpipe,
@@ -37,13 +38,13 @@ from ppedu.schedules import (
 )
 
 if TYPE_CHECKING:  # for type checkers and editors: the same names as in _LATE
-    from ppedu.picture.live.compare import explore_compare
     from ppedu.picture.paper import plot_compare, plot_memory, plot_timeline
     from ppedu.runtime.errors import RunError, RunStopped
     from ppedu.runtime.machine import machine
     from ppedu.runtime.model.split import split
-    from ppedu.runtime.torch_engine.convert import TorchRun, to_torch, train_with_torch
-    from ppedu.runtime.train import Run, train
+    from ppedu.runtime.run import Run
+    from ppedu.runtime.torch_engine.convert import to_torch
+    from ppedu.runtime.train import train
 
 __version__ = "0.1.0"
 
@@ -61,7 +62,6 @@ __all__ = [
     "ScheduleError",
     "Span",
     "Timeline",
-    "TorchRun",
     "Violation",
     "__version__",
     "dependencies",
@@ -86,7 +86,6 @@ __all__ = [
     "split",
     "to_torch",
     "train",
-    "train_with_torch",
     "violations",
     "zb_h1",
     "zb_h2",
@@ -94,11 +93,9 @@ __all__ = [
 ]
 
 _LATE = {
-    "Run": "ppedu.runtime.train",
+    "Run": "ppedu.runtime.run",
     "RunError": "ppedu.runtime.errors",
     "RunStopped": "ppedu.runtime.errors",
-    "TorchRun": "ppedu.runtime.torch_engine.convert",
-    "explore_compare": "ppedu.picture.live.compare",
     "plot_compare": "ppedu.picture.paper",
     "plot_memory": "ppedu.picture.paper",
     "plot_timeline": "ppedu.picture.paper",
@@ -106,7 +103,6 @@ _LATE = {
     "split": "ppedu.runtime.model.split",
     "to_torch": "ppedu.runtime.torch_engine.convert",
     "train": "ppedu.runtime.train",
-    "train_with_torch": "ppedu.runtime.torch_engine.convert",
 }
 
 

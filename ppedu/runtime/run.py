@@ -10,7 +10,8 @@ from typing import Any
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Entry
 from ppedu.core.schedule import Schedule
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Run:
     losses: the mean loss of each step's batch, before that step's update.
     timelines: the measured timeline of each step, in seconds from its first operation; `timeline` is the last.
     peak_activation_bytes: per rank, the most bytes of activations that waited for their backward at one time
-        (each storage once, weights left out), measured in the first step.
+        (each storage once, weights left out), measured in the first step. Empty under engine="torch", which does not tell.
     peak_device_bytes: per rank, the most that the GPU's allocator held; None on CPUs.
     gradients: of the last step, by the names of the model's weights; None unless asked for.
     device, backend, cores: where it ran; cores of all hosts together. host_cores: those of each host. pace: the nominal durations, or None where operations took what they took.
@@ -42,6 +43,8 @@ class Run:
     parameter_bytes: per rank, the bytes of the weights that it holds: with two chains twice the model in all.
     unsplit: the names of weights (matrices and larger) whose gradients came in I, because their layers have no split of
         their own. Biases and norms' scales always come in I, where they cost next to nothing.
+    engine: whose runtime ran the order. Of torch's, waiting for messages is no part of an operation, but it may wait between
+        the two halves of an overlapped pair.
     """
 
     schedule: Schedule
@@ -60,6 +63,7 @@ class Run:
     unsplit: tuple[str, ...] = ()
     host_cores: tuple[int, ...] = ()
     sum_seconds: tuple[float, ...] = ()
+    engine: str = "ppedu"
 
     @property
     def timeline(self) -> Timeline:
@@ -67,9 +71,16 @@ class Run:
         return self.timelines[-1]
 
     @property
+    def makespans(self) -> tuple[float, ...]:
+        """Of each step, the seconds from the first operation's start to the last one's end. Under engine="torch" the first
+        step's may hold pauses in which torch learns shapes."""
+        return tuple(timeline.makespan for timeline in self.timelines)
+
+    @property
     def where(self) -> str:
         """'measured: 4 CPU processes on 2 cores, paced F=0.02 s B=0.02 s': what captions say."""
-        return _where(self.schedule.num_ranks, self.device, self.backend, self.host_cores or (self.cores,), self.pace)
+        cores = self.host_cores or (self.cores,)
+        return where_measured(self.schedule.num_ranks, self.device, self.backend, cores, self.pace, self.engine)
 
     def __repr__(self) -> str:
         losses = ", ".join(f"{x:.4g}" for x in self.losses[:3]) + (
@@ -84,7 +95,10 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _where(ranks: int, device: str, backend: str, cores: Sequence[int], pace: Costs | None) -> str:
+def where_measured(
+    ranks: int, device: str, backend: str, cores: Sequence[int], pace: Costs | None, engine: str = "ppedu"
+) -> str:
+    """What captions say: the number and kind of ranks, and the cores of each host."""
     hosts = f"{len(cores)} hosts" if len(cores) > 1 else ""
     if device == "CPU":
         each = f"{cores[0]} core{'s' if cores[0] > 1 else ''}"
@@ -94,7 +108,8 @@ def _where(ranks: int, device: str, backend: str, cores: Sequence[int], pace: Co
         place = f"{ranks} CPU process{'es' if ranks > 1 else ''} on {each}"
     else:
         place = f"{ranks} rank{'s' if ranks > 1 else ''} on {device}{f' in {hosts}' if hosts else ''} over {backend}"
-    return f"measured: {place}" + ("" if pace is None else f", paced {pace}")
+    runtime = "torch.distributed.pipelining, " if engine == "torch" else ""
+    return f"measured: {runtime}{place}" + ("" if pace is None else f", paced {pace}")
 
 
 def step_timeline(

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 import ppedu
 from ppedu.core.operations import Action
 from ppedu.core.schedule import Schedule
-from ppedu.runtime.processes import world
+from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.rank import heartbeat as board
 from ppedu.runtime.rank.channels import Group
+from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.job import FOREVER, Job, Work
 from ppedu.runtime.rank.replicas import all_reduce, any_of, copy_sets, sum_gradients
-from ppedu.runtime.train import place_of
 
 
 class Block(nn.Module):
@@ -397,8 +398,9 @@ def losing_rank(mouth: Any, cells: Any, argument: tuple[int, str]) -> bool:
     if rank == 1:
         dist.destroy_process_group()
         return False
+    context = Context(rank, 2, torch.device("cpu"), None, FOREVER, Board(Board.blank(2), rank), print)
     try:
-        with world.lost_peer_marked(lambda: True):
+        with context.lost_peers_marked():
             all_reduce(group, torch.ones(3), (0, 1))
     except RuntimeError as error:
         return getattr(error, "lost_peer", False)
@@ -504,9 +506,9 @@ def test_data_parallel_pipelines_train_as_one_process_does(name, copies):
 
 def test_places_have_words():
     """What a hang is explained with: both are waits, so that the rank that computes is blamed."""
-    schedule = dualpipe()
+    work = Work(Job(schedule=dualpipe(), loss_fn=mse), 0, (), {}, {}, None, set())
     for at in (board.AWAITING_LOSS, board.SUMMING):
-        place = place_of(schedule, (), 3, at, 0.0)
+        place = work.place(3, at, 0.0)
         assert place.waiting
         assert place.step == 3
     assert "copies" in place.text

@@ -216,10 +216,10 @@ def test_a_failure_names_its_rank():
         (
             lambda: ddp(model(), batch(), next_byte_loss, p=0),
             ValueError,
-            "p is the number of ranks, a whole number of at least 1, and not 0",
+            "p is the number of ranks, a whole number of at least 1: p=0",
         ),
-        (lambda: tp(model(), batch(), next_byte_loss, p=2, steps=0), ValueError, "at least 1, and not 0"),
-        (lambda: pp(model(), batch(), next_byte_loss, ppedu.naive(2), steps=0), ValueError, "at least 1, and not 0"),
+        (lambda: tp(model(), batch(), next_byte_loss, p=2, steps=0), ValueError, "at least 1: steps=0"),
+        (lambda: pp(model(), batch(), next_byte_loss, ppedu.naive(2), steps=0), ValueError, "at least 1: steps=0"),
         (lambda: pp(model(), batch(), next_byte_loss, ppedu.gpipe(2, 9)), ValueError, "cannot be cut into m=9"),
         (lambda: pp(model(), batch(), next_byte_loss, ppedu.gpipe(5, 1)), ValueError, "p=5 stages are more than the 4"),
     ],
@@ -273,7 +273,7 @@ def test_flops_agree_with_torch_s_own_counter():
     assert ours.count == theirs.get_total_flops() > 0
 
 
-def _count_both(mouth, cells, argument):
+def _count_both(sender, cells, argument):
     """FLOPs of one product whose second factor is sharded over two ranks: (ours, FlopCounterMode's)."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

@@ -325,17 +325,8 @@ class RecordedBoard(Board):
         self.trace.steps.append(Note((step, at)))
 
 
-class _Reports:
-    def __init__(self, rank: int, hear: Callable[[int, str, Any], None], lock: threading.Lock) -> None:
-        self.rank, self.hear, self.lock = rank, hear, lock
-
-    def step(self, report: Any) -> None:
-        with self.lock:
-            self.hear(self.rank, "step", report)
-
-
 class Threads:
-    """Takes the place of `ppedu.runtime.train._train_launched`: ranks as threads, on a network of the given rules."""
+    """Takes the place of `ppedu.runtime.train.run_launched`: ranks as threads, on a network of the given rules."""
 
     def __init__(self, nccl: bool, gpu: MakeGpu | None = None, shared: bool = False) -> None:
         self.nccl, self.gpu, self.shared = nccl, gpu, shared
@@ -344,22 +335,26 @@ class Threads:
         self.random_states: dict[int, Tensor] = {}  # each rank's, when it is through
         self.ranks: list[Rank] = []
 
-    def __call__(
-        self, works: Sequence[Work], pairs: set[tuple[int, int]], device: str, collector: Any, *_: Any
-    ) -> list[RankResult]:
+    def __call__(self, works: Sequence[Work], collector: Any, *_: Any) -> list[RankResult]:
         self.network = network = Network(len(works), self.nccl, self.gpu, self.shared)
         self.ranks, self.random_states = [], {}
         kind = Rank if self.gpu is None else RecordedRank
         self.boards = [RecordedBoard(work, network.traces[work.rank]) for work in works]
         lock, results, errors = threading.Lock(), {}, {}
-        copies = copy_sets(works[0].schedule)
+        copies = copy_sets(works[0].job.schedule)
+
+        def report_of(rank: int) -> Callable[[Any], None]:
+            def report(step: Any) -> None:
+                with lock:
+                    collector.receive(rank, "step", step)
+
+            return report
 
         def life(work: Work) -> None:
             with network.changed:  # until it waits, no other rank goes on
                 try:
-                    group = network.group(work.rank, pairs, copies)
-                    reports = _Reports(work.rank, collector.hear, lock)
-                    rank = kind(work, group, reports, self.boards[work.rank], time.perf_counter)
+                    group = network.group(work.rank, work.pairs, copies)
+                    rank = kind(work, group, report_of(work.rank), self.boards[work.rank], time.perf_counter)
                     self.ranks.append(rank)
                     results[work.rank] = rank.run()
                     self.random_states[work.rank] = torch.get_rng_state()

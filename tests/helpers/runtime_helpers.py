@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
-from ppedu.runtime.processes.launch import Place, run_ranks
+from ppedu.runtime.processes.launch import run_ranks
+from ppedu.runtime.processes.watch import Place
 
 F, B = Kind.F, Kind.B
 Batch = tuple[Tensor, Tensor]
@@ -117,7 +118,7 @@ def assert_equal_training(
 
 
 def in_ranks(function: Callable[[Any, Any, Any], Any], arguments: Sequence[Any], timeout: float = 30) -> list[Any]:
-    """Run a function (mouth, cells, argument) in one process per argument."""
+    """Run a function (sender, cells, argument) in one process per argument."""
 
     def where(cells: Sequence[float], rank: int) -> Place:
         return Place("runs a test", None, None, False, cells[0])
@@ -127,7 +128,7 @@ def in_ranks(function: Callable[[Any, Any, Any], Any], arguments: Sequence[Any],
     )
 
 
-def pipelining_rank(mouth: Any, cells: Any, argument: Any) -> list[Any]:
+def pipelining_rank(sender: Any, cells: Any, argument: Any) -> list[Any]:
     """Train under torch.distributed.pipelining: for each case (name, m) losses, gradients and weights of this stage, or
     the text with which it refuses."""
     import torch.distributed as dist

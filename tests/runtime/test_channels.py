@@ -36,9 +36,9 @@ TRANSPORTS = pytest.mark.parametrize("nccl", [True, False], ids=["nccl", "gloo"]
 @pytest.fixture(autouse=True)
 def unpatched():
     """The tests put threads in the place of processes; hypothesis wants no monkeypatch, which lives for one example."""
-    kept = train_module._train_launched, train_module.lower
+    kept = train_module.run_launched, train_module.lower
     yield
-    train_module._train_launched, train_module.lower = kept
+    train_module.run_launched, train_module.lower = kept
 
 
 def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = None) -> Threads:
@@ -50,7 +50,7 @@ def run(schedule: Schedule, nccl: bool, steps: int = 2, samples: int | None = No
     data = [batch(samples or 2 * m + m // 2, WIDTH, WIDTH)]  # sizes of 2 and 3 where m > 1
     trains = any(a.kind is not F for order in schedule.orders for e in order for a in e.actions)
     plain = Plain(model, data, mse, momentum if trains else None, steps)
-    threads = train_module._train_launched = Threads(nccl)
+    threads = train_module.run_launched = Threads(nccl)
     result = ppedu.train(model, schedule, data, mse, momentum, steps, device="cpu", gradients=True, progress=False)
     if not trains:
         assert result.gradients == {}
@@ -89,7 +89,7 @@ def test_published_schedules(nccl, schedule):
 @TRANSPORTS
 def test_stamps_travel_beside_the_tensors(nccl):
     """Under a pace with a transfer time each tensor comes with the time at which it was computed."""
-    threads = train_module._train_launched = Threads(nccl)
+    threads = train_module.run_launched = Threads(nccl)
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))).double()
     pace = ppedu.Costs(forward=0.001, backward=0.001, transfer=0.02)
     result = ppedu.train(
@@ -141,7 +141,7 @@ def test_shapes_may_change_from_step_to_step(nccl):
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).double()
     plain = Plain(model, data, mse, momentum, len(sizes))
-    train_module._train_launched = Threads(nccl)
+    train_module.run_launched = Threads(nccl)
     schedule = ppedu.one_f_one_b(3, 3)
     result = ppedu.train(model, schedule, data, mse, momentum, len(sizes), device="cpu", gradients=True, progress=False)
     assert_equal_training(result.losses, result.gradients, model.state_dict(), plain)
@@ -158,7 +158,7 @@ class Uneven(nn.Module):
 @TRANSPORTS
 def test_a_shape_that_depends_on_more_than_the_inputs_shape_is_refused(nccl):
     """The receiver would take the bytes for a tensor of the shape that it knows."""
-    train_module._train_launched = Threads(nccl)
+    train_module.run_launched = Threads(nccl)
     model = [nn.Sequential(nn.Linear(2, 2), Uneven()), nn.Linear(2, 2)]
     data = [(torch.ones(6, 2), torch.ones(6, 2))]
     with pytest.raises(ValueError, match=r"stage 0 passed on \(2, 2\) torch.float32 before, and now \(1, 2\)"):
@@ -214,7 +214,7 @@ def test_tensors_of_dtypes_that_nccl_does_not_know(nccl, dtype, make):
     """As bytes between stages, and as pairs of real numbers in sums among copies."""
     model, data = odd_dtypes()[dtype], [batch(9, WIDTH, WIDTH)]
     plain = Plain(model, data, mse, momentum, 2)
-    train_module._train_launched = Threads(nccl)
+    train_module.run_launched = Threads(nccl)
     result = ppedu.train(model, make(2, 4), data, mse, momentum, 2, device="cpu", gradients=True, progress=False)
     assert_equal_training(result.losses, result.gradients, model.state_dict(), plain)
 
@@ -225,7 +225,7 @@ def test_tensors_of_dtypes_that_nccl_does_not_know(nccl, dtype, make):
 @pytest.mark.parametrize("dtype", ["complex128", "int16"])
 def test_nccl_itself_would_refuse_them(dtype, monkeypatch):
     monkeypatch.setattr(channels, "_wire", lambda group, tensor: tensor)
-    train_module._train_launched = Threads(nccl=True)
+    train_module.run_launched = Threads(nccl=True)
     with pytest.raises(TypeError, match=f"NCCL takes no tensor of dtype torch.{dtype}"):
         ppedu.train(odd_dtypes()[dtype], ppedu.gpipe(2, 4), [batch(9, WIDTH, WIDTH)], mse, device="cpu", progress=False)
 

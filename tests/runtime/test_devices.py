@@ -15,11 +15,12 @@ from runtime_helpers import Plain, assert_equal_training, batch, layers, momentu
 from torch import nn
 
 import ppedu
-from ppedu.runtime.processes import launch, world
+from ppedu.runtime.processes import launch
+from ppedu.runtime.processes.rank_main import pick_device
 from ppedu.runtime.rank import accelerator
 from ppedu.runtime.rank.job import Settings
 from ppedu.runtime.rank.rehearsal import unnoticed
-from ppedu.runtime.run import _where
+from ppedu.runtime.run import where_measured
 
 pytestmark = pytest.mark.slow
 
@@ -47,28 +48,28 @@ class FakeCuda:
 
 def test_ranks_take_gpus_in_turn(monkeypatch):
     cuda = FakeCuda(monkeypatch, 2)
-    assert [str(world.pick_device("auto", rank)) for rank in range(4)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    assert [str(pick_device("auto", rank)) for rank in range(4)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
     assert [device.index for device in cuda.chosen] == [0, 1, 0, 1]
-    assert world.pick_device("cpu", 1).type == "cpu"
-    world.pick_device("auto", 1, set_it=False)
+    assert pick_device("cpu", 1).type == "cpu"
+    pick_device("auto", 1, set_it=False)
     assert len(cuda.chosen) == 4
 
 
 def test_a_gpu_that_this_torch_has_no_code_for_counts_as_none(monkeypatch):
     FakeCuda(monkeypatch, 2, broken=(1,))
-    assert world.pick_device("auto", 0).type == "cuda"
+    assert pick_device("auto", 0).type == "cuda"
     with pytest.warns(UserWarning, match=r"Card 1 does not compute under torch .*This rank computes on the CPU"):
-        assert world.pick_device("auto", 1).type == "cpu"
+        assert pick_device("auto", 1).type == "cpu"
     with pytest.raises(
         RuntimeError, match=r"Card 1 does not compute .* Take device='cpu', or a torch that is built for this GPU"
     ):
-        world.pick_device("cuda", 1)
+        pick_device("cuda", 1)
 
 
 def test_cuda_is_asked_for_many_queues_before_it_starts(monkeypatch):
     FakeCuda(monkeypatch, 1)
     monkeypatch.setenv(accelerator.CONNECTIONS, "1")  # as Megatron-LM advises, for another way to overlap
-    world.pick_device("auto", 0)
+    pick_device("auto", 0)
     accelerator.check_connections(17)  # 8 channels each way
     monkeypatch.setenv(accelerator.CONNECTIONS, "1")
     with pytest.raises(
@@ -235,4 +236,4 @@ def test_what_nccl_shares_is_found_in_the_maps_of_a_process(tmp_path: Path, monk
     ],
 )
 def test_captions_say_how_many_hosts(cores, device, wanted):
-    assert _where(4, device, "nccl", cores, None) == wanted
+    assert where_measured(4, device, "nccl", cores, None) == wanted

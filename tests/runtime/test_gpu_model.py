@@ -57,9 +57,9 @@ PACE = ppedu.Costs(1e-5, 1e-5)
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
     """Threads take the place of processes; hypothesis wants no monkeypatch, which lives for one example."""
-    kept = train_module._train_launched
+    kept = train_module.run_launched
     yield
-    train_module._train_launched = kept
+    train_module.run_launched = kept
 
 
 # the model alone: traces that one can follow by hand
@@ -170,7 +170,7 @@ def trained(
     data = [batch(n, WIDTH, WIDTH, seed=n) for n in samples]
     trains = any(a.kind is not F for order in schedule.orders for e in order for a in e.actions)
     plain = Plain(model, data, mse, momentum if trains else None, len(data))
-    threads = train_module._train_launched = threads or Threads(True, RecordingGpu)
+    threads = train_module.run_launched = threads or Threads(True, RecordingGpu)
     run = ppedu.train(
         model, schedule, data, mse, momentum, len(data), "cpu", pace, gradients=True, progress=False
     )  # fmt: skip
@@ -228,7 +228,7 @@ def test_sequences_that_change_their_length():
         inputs, targets = torch.randn(2, 7, lengths[step], WIDTH, generator=g, dtype=torch.float64)
         return inputs, targets
 
-    threads = train_module._train_launched = Threads(True, RecordingGpu)
+    threads = train_module.run_launched = Threads(True, RecordingGpu)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).double()
     ppedu.train(model, ppedu.one_f_one_b(3, 3), data, mse, momentum, len(lengths), device="cpu", progress=False)
     assert_safe(threads.network.traces)
@@ -295,7 +295,7 @@ class Counting:
 
 def restless(schedule: Schedule, gpu: Any) -> dict[str, torch.Tensor]:
     """Everything that training leaves: losses, gradients, weights, buffers, layers' own attributes, random numbers."""
-    threads = train_module._train_launched = Threads(True, gpu)
+    threads = train_module.run_launched = Threads(True, gpu)
     torch.manual_seed(0)
     model = nn.Sequential(*(Restless() for _ in range(schedule.chain_length))).double()
     data = [batch(n, WIDTH, WIDTH, seed=n) for n in (10, 9)]
@@ -604,7 +604,7 @@ class FaultyEvent(RecordedEvent):
     ],
 )
 def test_a_late_fault_is_blamed_on_the_oldest_operation_that_is_not_over(text, gpu, blamed):
-    threads = train_module._train_launched = Threads(True, gpu)
+    threads = train_module.run_launched = Threads(True, gpu)
     inputs, targets = batch(8, WIDTH, WIDTH)
     inputs[4] = 99 if text else 0
     model = nn.Sequential(Faulty(text)).double()

@@ -18,13 +18,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from runtime_helpers import Plain, assert_equal_training, batch, layers, momentum, mse
-from test_torchrun import torchrun
+from torchrun import torchrun
 
 import ppedu
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.joined import join as joined
-from ppedu.runtime.joined import links, told
-from ppedu.runtime.processes import world
+from ppedu.runtime.joined import links, told, world
+from ppedu.runtime.joined.clocks import on_one_clock
 from ppedu.runtime.processes.interrupts import Ended, terminations_held
 from ppedu.runtime.rank.job import StepReport
 from ppedu.runtime.rank.timers import Moment
@@ -387,11 +387,11 @@ def test_a_clock_that_drifts_is_put_right_all_the_way():
     fast = 1 + 500e-6
     truth = [0.0, 2.0, 4.0, 8.0]
     report = StepReport(0, [Moment(t * fast, t * fast, t * fast) for t in truth])
-    found = world.on_one_clock(report, 0.0, 8.0 * fast, 8.0 - 8.0 * fast)
+    found = on_one_clock(report, 0.0, 8.0 * fast, 8.0 - 8.0 * fast)
     for moment, wanted in zip(found.moments, truth, strict=True):
         assert abs(moment.start - wanted) < 1e-9
         assert moment.start == moment.computed == moment.end
-    assert world.on_one_clock(report, 0.0, 8.0, 0.0) is report
+    assert on_one_clock(report, 0.0, 8.0, 0.0) is report
 
 
 # SIGTERM

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from runtime_helpers import Plain, assert_equal_training, batch, layers, momentum, mse
+from torchrun import torchrun
 
 import ppedu
 
@@ -24,7 +21,7 @@ SCRIPT = """
 import os, sys, time
 import torch, torch.distributed as dist
 import ppedu
-from ppedu.runtime import joined, world
+from ppedu.runtime.joined import clocks, join, links
 from runtime_helpers import batch, layers
 
 out, rank = sys.argv[1], int(os.environ["RANK"])
@@ -81,24 +78,13 @@ class Clock:
         return getattr(time, name)
     def perf_counter(self):
         return time.perf_counter() + 5000.0 * (3 - rank)
-world.time = joined.time = Clock()
-world.machine_id = lambda: ("machine", str(rank))
+clocks.time = join.time = Clock()
+links.machine_id = lambda: ("machine", str(rank))
 train("clocks", ppedu.one_f_one_b(4, 5), pace=ppedu.Costs(forward=0.01, backward=0.01))
 
 torch.save(kept, f"{out}/{rank}.pt")
 print(f"rank {rank} is through")
 """
-
-
-def torchrun(folder: Path, script: str, ranks: int) -> subprocess.CompletedProcess[str]:
-    path = folder / "script.py"
-    path.write_text(script, "utf-8")
-    tests = Path(__file__).parents[1] / "helpers"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.run(
-        [*command, str(path), str(folder)], capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
 
 
 @pytest.fixture(scope="module")

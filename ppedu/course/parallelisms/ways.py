@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ppedu.core.checks import whole
 from ppedu.core.operations import Kind
 from ppedu.core.schedule import Schedule
-from ppedu.course.parallelisms.ranks import Job, Meeting, RankReport, StageJob, Wrap, train_alike, train_stages
+from ppedu.course.parallelisms.ranks import Alike, RankReport, Wrap, train_alike, train_stages
 from ppedu.course.parallelisms.results import Way
 from ppedu.course.parallelisms.wraps import as_it_is, blocks_of, by_kind, with_ddp, with_tp, with_zero3
 from ppedu.runtime.model.batches import Batch, batch_of, check_batch
 from ppedu.runtime.model.split import ModelLike, layers_of, stage_parameter_names, stages_of
-from ppedu.runtime.processes.launch import Place, RankFunction, run_ranks
-from ppedu.runtime.processes.world import Rendezvous
-from ppedu.runtime.rank.heartbeat import Board
-from ppedu.runtime.rank.job import Work
+from ppedu.runtime.processes.launch import run_world
+from ppedu.runtime.processes.rank_main import RankMain
+from ppedu.runtime.processes.watch import Place
+from ppedu.runtime.rank.job import Job, works_of
 from ppedu.runtime.rank.lower import Send, lower
 from ppedu.runtime.rank.stage import LossFn
-from ppedu.runtime.run import _where, available_cores, step_timeline
-from ppedu.runtime.train import place_of
+from ppedu.runtime.run import available_cores, step_timeline, where_measured
 
 STEPS = 2  # the first one creates what the optimizer remembers; the second is like all later ones
 TIMEOUT = 120.0  # seconds that one step may take
@@ -76,7 +76,7 @@ def tp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = 
     Needs to send 4 all-reduces of A in each block, 8 (p-1)/p A: two in the forward, two in the backward (Shoeybi et al.,
     Megatron-LM, 2019, section 3). Raises ValueError where p does not divide the heads, TypeError for another model.
     """
-    _check_count("p is the number of ranks", p)
+    whole("p", p)
     blocks = blocks_of(_module(model))
     if not blocks:
         raise TypeError(
@@ -107,25 +107,14 @@ def pp(
     model: a sequence of layers, or what `ppedu.split` returned. Needs to send A over each cut between two ranks, twice:
     the activation down, its gradient up. Raises as `ppedu.train` does for what cannot run.
     """
-    _check_count("steps are how often it trains", steps)
+    whole("steps", steps, "how often it trains")
     programs = lower(schedule)
     stages = stages_of(model, schedule.num_stages)
     names = stage_parameter_names(model, stages)
     check_batch(*batch_of([batch], 0), schedule.num_microbatches)
-    p = schedule.num_ranks
-
-    def job(rank: int, path: str) -> StageJob:
-        mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
-        work = Work(
-            rank, schedule, programs[rank], {s: stages[s] for s in mine}, {s: names[s] for s in mine}, loss_fn,
-            adamw, [batch], steps, None, True, 1, 0,
-        )  # fmt: skip
-        return StageJob(Meeting(rank, p, path), work, programs)
-
-    def where(cells: Sequence[float], rank: int) -> Place:
-        return place_of(schedule, programs[rank], *Board.read(cells, rank))
-
-    reports = _run(train_stages, job, p, where)
+    job = Job(schedule=schedule, loss_fn=loss_fn, optimizer=adamw, steps=steps, gradients=True)
+    works = works_of(job, programs, stages, names, [batch])
+    reports = _run(train_stages, works, lambda rank, *published: works[rank].place(*published))
     losses = max((report.losses for report in reports), key=len)  # the last rank's: the others know none
     way = _way("PP", reports, losses, {n: g for r in reports for n, g in r.gradients.items()},
                {n: w for r in reports for n, w in r.weights.items()})  # fmt: skip
@@ -145,45 +134,30 @@ def _train_alike(
 ) -> Way:
     inputs, targets = batch_of([batch], 0)
     check_batch(inputs, targets, 1)
-    _check_count("p is the number of ranks", p)
-    _check_count("steps are how often it trains", steps)
+    whole("p", p)
+    whole("steps", steps, "how often it trains")
     if split and len(inputs) % p:
         raise ValueError(
             f"{name} gives every rank as many samples: p={p} does not divide a batch of {len(inputs)}. Take {p * max(1, len(inputs) // p)}"
         )
     parts = list(zip(inputs.chunk(p), targets.chunk(p), strict=True)) if split else [(inputs, targets)] * p
-    whole = _module(model)
+    whole_model = _module(model)
 
-    def job(rank: int, path: str) -> Job:
-        return Job(Meeting(rank, p, path), whole, wrap, *parts[rank], loss_fn, adamw, steps)
-
-    def where(cells: Sequence[float], rank: int) -> Place:
-        step, _, since = Board.read(cells, rank)
+    def place(rank: int, step: int, at: int, since: float) -> Place:
         return Place(f"trains under {name}", None, step if step >= 0 else None, False, since)
 
-    reports = _run(train_alike, job, p, where)
+    works = [Alike(whole_model, wrap, *part, loss_fn, adamw, steps) for part in parts]
+    reports = _run(train_alike, works, place)
     losses = [sum(step) / p for step in zip(*(report.losses for report in reports), strict=True)]
     return _way(name, reports, losses, reports[0].gradients, reports[0].weights)
 
 
-def _check_count(what: str, count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ValueError(f"{what}, a whole number of at least 1, and not {count!r}")
-
-
-def _run(
-    function: RankFunction, job: Callable[[int, str], Any], p: int, where: Callable[[Sequence[float], int], Place]
-) -> list[RankReport]:
-    def hear(rank: int, kind: str, content: Any) -> None:
+def _run(main: RankMain, works: Sequence[Any], place: Callable[[int, int, int, float], Place]) -> list[RankReport]:
+    def receive(rank: int, kind: str, content: Any) -> None:
         if kind == "print":
             sys.stderr.write(f"[rank {rank}] {content[1]}\n")
 
-    with Rendezvous(p) as rendezvous:
-        jobs = [job(rank, rendezvous.path) for rank in range(p)]
-        reports: list[RankReport] = run_ranks(
-            function, jobs, Board.blank(p), where=where, on_message=hear, timeout=TIMEOUT
-        )
-    return reports
+    return run_world(main, works, place, receive, timeout=TIMEOUT)
 
 
 def _way(
@@ -193,7 +167,7 @@ def _way(
     gradients: dict[str, Tensor],
     weights: dict[str, Tensor],
 ) -> Way:
-    where = _where(len(reports), "CPU", "gloo", (available_cores(),), None)
+    where = where_measured(len(reports), "CPU", "gloo", (available_cores(),), None)
     return Way(name, tuple(report.share for report in reports), tuple(losses), gradients, weights, where)
 
 

@@ -14,7 +14,7 @@ from ppedu.runtime.errors import RunError, RunStopped
 from ppedu.runtime.joined.links import Links, Trail
 from ppedu.runtime.joined.told import for_here
 from ppedu.runtime.processes.interrupts import Ended
-from ppedu.runtime.processes.rank_main import Mouth
+from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.processes.watch import TICK, Clock, Place, Ranks, Watch, at_place
 from ppedu.runtime.rank.heartbeat import Board
 from ppedu.runtime.rank.lower import Program, Recv, Send
@@ -39,9 +39,9 @@ class ToldBoard(Board):
     """A board that rank 0 can read, and rank 0's the others: of its operations at once, since a rank that is killed says
     nothing any more; of what it only waits for by its main thread, if it takes long."""
 
-    def __init__(self, cells: Any, rank: int, program: Program, mouth: Mouth, trails: Sequence[Trail]) -> None:
+    def __init__(self, cells: Any, rank: int, program: Program, sender: Sender, trails: Sequence[Trail]) -> None:
         super().__init__(cells, rank)
-        self.mouth, self.trails = mouth, trails
+        self.sender, self.trails = sender, trails
         self.quiet = frozenset(at for at, i in enumerate(program) if isinstance(i, Send | Recv))
         self.told: list[float] = []
 
@@ -56,7 +56,7 @@ class ToldBoard(Board):
         """Say where this rank is, if it is new, or time to say anything at all."""
         if beat or self.place() != self.told:
             self.told = self.place()
-            self.mouth.say("place", self.told)
+            self.sender.send("place", self.told)
 
     def place(self) -> list[float]:
         return list(self.cells[self.base : self.base + self.WIDTH])
@@ -188,7 +188,7 @@ class Spoke(Side):
 
     def say(self, kind: str, content: Any) -> None:
         with contextlib.suppress(OSError):
-            self.board.mouth.say(kind, content)
+            self.board.sender.send(kind, content)
 
     def lost(self, what: str, cut: bool) -> None:
         """Without rank 0 there is no verdict: say what is known here."""

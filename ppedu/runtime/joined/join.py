@@ -16,51 +16,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ppedu.runtime.joined.hub import Hear, Hub, OrphanedError, Spoke, ToldBoard, Where
+from ppedu.runtime.joined.clocks import clock_offset, on_one_clock
+from ppedu.runtime.joined.hub import Hub, OrphanedError, Spoke, ToldBoard
 from ppedu.runtime.joined.links import Links, meet
 from ppedu.runtime.joined.told import told_by_one
-from ppedu.runtime.processes import world
+from ppedu.runtime.joined.world import World, leave, local_rank, world_rank
 from ppedu.runtime.processes.failures import failure_of, failure_text
 from ppedu.runtime.processes.interrupts import interrupts_held, terminations_held
-from ppedu.runtime.processes.rank_main import Mouth
+from ppedu.runtime.processes.rank_main import Context, pick_device, train_rank
+from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.processes.watch import BIRTH
-from ppedu.runtime.rank.channels import Group, connect
-from ppedu.runtime.rank.heartbeat import CONNECTING, GATHERING, STARTING, Board
-from ppedu.runtime.rank.interpreter import Rank
+from ppedu.runtime.rank.heartbeat import CONNECTING, GATHERING, Board
 from ppedu.runtime.rank.job import RankResult, StepReport, Work
 
 FAREWELL = 1.0  # seconds that a worker thread has to end once its connections are cut
-
+OnMessage = Callable[[int, str, Any], None]
 Everyone = list[tuple[list[StepReport], RankResult]]
 """Of each rank: the reports of its steps, and its result."""
 
-
-@dataclass(slots=True)
-class Join:
-    """What a rank brings into the world that is there. where: what a rank does, in words. hear: what ranks say on the way,
-    on rank 0. let_in: raises what ends the run from outside."""
-
-    work: Work
-    pairs: set[tuple[int, int]]
-    copies: Sequence[tuple[int, ...]]
-    device: str
-    where: Where
-    hear: Hear
-    timeout: float
-    let_in: Callable[[], None]
-    state: dict[str, torch.Tensor]  # of the whole model
+_one_at_a_time = threading.Lock()
 
 
-def train_joined(job: Join) -> Everyone:
-    """The work of this rank; returns the reports and results of all ranks, on every rank.
+def train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Callable[[], None]) -> Everyone:
+    """Run this rank's part of the works; returns the reports and results of all ranks, on every rank.
 
+    on_message: takes what ranks say on the way, on rank 0. check_stop: raises what ends the run from outside.
     The caller's own layers, random numbers, threads, device and groups stay as they are: the rank works on copies.
     """
     if not _one_at_a_time.acquire(blocking=False):
@@ -68,74 +55,60 @@ def train_joined(job: Join) -> Everyone:
             "another thread of this rank trains already, and ranks join one run at a time: wait for its end"
         )
     try:
-        return _train_joined(job)
+        return _train_joined(works, on_message, check_stop)
     finally:
         _one_at_a_time.release()
 
 
-_one_at_a_time = threading.Lock()
-
-
-def _train_joined(job: Join) -> Everyone:
+def _train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Callable[[], None]) -> Everyone:
     import_module("ppedu.runtime.processes.preload")  # what torch imports late takes seconds: before anyone waits
-    here = world.pick_device(job.device, world.local_rank(job.work.rank), set_it=False)
-    job.work = replace(job.work, modules=copy.deepcopy(job.work.modules))
-    with interrupts_held() as held, terminations_held() as ending, _as_it_was(job.work.threads, here):
+    job, rank = works[0].job, world_rank()
+    device = pick_device(job.device, local_rank(rank), set_it=False)
+    work = replace(works[rank], modules=copy.deepcopy(works[rank].modules))
+    with interrupts_held() as held, terminations_held() as ending, _as_it_was(job.threads, device):
         parent = os.getppid()
 
-        def signals() -> None:
+        def check_signals() -> None:
             held.let_through()
             ending.look()
             if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != parent:
                 raise OrphanedError("torchrun, which started this rank, is gone")
 
+        longest = max(job.timeout, BIRTH)
         with told_by_one():
-            joined = world.World.join(max(job.timeout, BIRTH), signals)
-            links = meet(joined.keys, joined.rank, joined.size, _called(job), max(job.timeout, BIRTH), signals)
-        try:
-            return _watched(job, joined, links, here, signals)
-        finally:
-            links.close()
+            world = World.join(longest, check_signals)
+            links = meet(world.keys, world.rank, world.size, _called(works), longest, check_signals)
+        worker = Worker(work, world, device, links)
+
+        def check() -> None:
+            check_signals()
+            if worker.connected.is_set():  # it takes a moment, and cannot be called off without harm to the world
+                check_stop()
+
+        def where(cells: Sequence[float], rank: int) -> Any:
+            return works[rank].place(*Board.read(cells, rank))
+
+        side = (Hub if world.rank == 0 else Spoke)(
+            world.rank, links, worker.board, where, on_message, job.timeout, check
+        )
+        with contextlib.closing(links):
+            return worker.result_under(side.follow)
 
 
-def _called(job: Join) -> dict[str, Any]:
+def _called(works: Sequence[Work]) -> dict[str, Any]:
     """What all ranks have to want alike. Of weights the sums stand for the numbers: other seeds give other ones."""
-    work = job.work
-    order = hashlib.sha1(work.schedule.to_csv().encode()).hexdigest()[:8]
-    shapes = hashlib.sha1(str([(n, t.shape, t.dtype) for n, t in job.state.items()]).encode()).hexdigest()[:8]
+    job, state = works[0].job, dict(pair for work in works for pair in work.named_tensors())
+    order = hashlib.sha1(job.schedule.to_csv().encode()).hexdigest()[:8]
+    shapes = hashlib.sha1(str([(n, t.shape, t.dtype) for n, t in state.items()]).encode()).hexdigest()[:8]
     called: dict[str, Any] = {
-        "schedule": f"{work.schedule.label} (order {order})", "steps": str(work.steps), "pace": str(work.pace),
-        "seed": str(work.seed), "gradients": str(work.gradients), "timeout": f"{job.timeout:g}",
-        "model": f"{len(job.state)} weights and buffers (names, shapes and dtypes {shapes})",
+        "schedule": f"{job.schedule.label} (order {order})", "steps": str(job.steps), "pace": str(job.pace),
+        "seed": str(job.seed), "gradients": str(job.gradients), "timeout": f"{job.timeout:g}",
+        "model": f"{len(state)} weights and buffers (names, shapes and dtypes {shapes})",
     }  # fmt: skip
-    for name, tensor in job.state.items():
+    for name, tensor in state.items():
         numbers = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
         called[f"weights {name}"] = [numbers.double().sum().item(), numbers.double().abs().sum().item()]
     return called
-
-
-def _watched(job: Join, joined: world.World, links: Links, here: torch.device, signals: Callable[[], None]) -> Everyone:
-    cells = Board.blank(joined.size)
-    mouth = Mouth(links.mine)
-    board = ToldBoard(cells, joined.rank, job.work.program, mouth, list(links.trails.values()))
-    worker = Worker(job, joined, here, mouth, board, links.machines)
-    worker.start()
-
-    def let_in() -> None:
-        signals()
-        if worker.connected.is_set():  # it takes a moment, and cannot be called off without harm to the world
-            job.let_in()
-
-    side = Hub if joined.rank == 0 else Spoke
-    try:
-        side(joined.rank, links, board, job.where, job.hear, job.timeout, let_in).follow()
-    except BaseException:
-        worker.abandon()
-        raise
-    worker.join()
-    joined.leave(worker.groups)
-    assert worker.result is not None
-    return worker.result
 
 
 _LOOPBACK = (
@@ -147,86 +120,83 @@ _LOOPBACK = (
 class Worker(threading.Thread):
     """Does the rank's work, and tells how it ended."""
 
-    def __init__(
-        self,
-        job: Join,
-        joined: world.World,
-        here: torch.device,
-        mouth: Mouth,
-        board: ToldBoard,
-        machines: Sequence[Any],
-    ) -> None:
-        super().__init__(name=f"ppedu rank {joined.rank}", daemon=True)
-        self.job, self.joined, self.here, self.mouth, self.board = job, joined, here, mouth, board
-        self.several_hosts = len(set(machines)) > 1
+    def __init__(self, work: Work, world: World, device: torch.device, links: Links) -> None:
+        super().__init__(name=f"ppedu rank {world.rank}", daemon=True)
+        self.work, self.world, self.machines = work, world, links.machines
+        self.sender = Sender(links.mine)
+        trails = list(links.trails.values())
+        self.board = ToldBoard(Board.blank(world.size), world.rank, work.program, self.sender, trails)
+        self.context = Context(
+            world.rank, world.size, device, world.keys, work.job.patience, self.board, self._report
+        )  # fmt: skip
+        self.reports: list[StepReport] = []
         self.result: Everyone | None = None
         self.groups: list[Any] = []  # process groups, to be destroyed
-        self.group: Group | None = None
         self.sockets: dict[int, int] = {}
         self.connected = threading.Event()
-        self.current: Callable[[], bool] = lambda: True
+
+    def result_under(self, watch: Callable[[], None]) -> Everyone:
+        """Work, while this thread watches. Raises what ended the run."""
+        self.start()
+        try:
+            watch()
+        except BaseException:
+            self._abandon()
+            raise
+        self.join()
+        leave(self.groups, failed=False)
+        assert self.result is not None
+        return self.result
 
     def run(self) -> None:
         try:
-            with world.lost_peer_marked(lambda: self.current()):  # noqa: PLW0108 - by then it is another one
+            with self.context.lost_peers_marked():
                 self.result = self._work()
             kind, content = "done", None
         except BaseException as error:
-            failure = failure_of(error)
-            remark = failure.remark or (_LOOPBACK if "remote=[127." in str(error) and self.several_hosts else None)
+            failure, several = failure_of(error), len(set(self.machines)) > 1
+            remark = failure.remark or (_LOOPBACK if "remote=[127." in str(error) and several else None)
             kind, content = "failed", replace(failure, text=failure_text(failure), remark=remark)
         with contextlib.suppress(OSError):  # nobody listens any more
-            self.mouth.say(kind, content)
+            self.sender.send(kind, content)
 
     def _work(self) -> Everyone:
-        work, job, joined = self.job.work, self.job, self.joined
-        torch.set_num_threads(work.threads)
-        if self.here.type == "cuda":
-            torch.cuda.set_device(self.here)
+        context = self.context
+        torch.set_num_threads(self.work.job.threads)
+        if context.device.type == "cuda":
+            torch.cuda.set_device(context.device)
         self.board.put(-1, CONNECTING)
-        limit = world.patience(work.schedule, job.timeout)
         before = _sockets()
-        control = joined.control_group(limit)
+        control = context.control = self.world.control_group(context.limit)
         self.groups.append(control)
-        group = self.group = connect(
-            joined.rank, joined.size, self.here, control, job.pairs, job.copies, joined.keys, limit
-        )  # fmt: skip
+        group = context.connect(self.work)
         self.groups[:0] = [g for g in {*group.data.values(), *group.copy_groups.values()} if g is not control]
         self.sockets = {fd: inode for fd, inode in _sockets().items() if before.get(fd) != inode}
         self.connected.set()
-        began = world.clock_offset(group)
+        began = clock_offset(group, self.machines)
         since = time.perf_counter()
-        self.board.put(-1, STARTING)
-        said = Reports(self.mouth)
-        rank = Rank(work, group, said, self.board, lambda: time.perf_counter() + began)
-        self.current = lambda: rank.current is None
-        result = rank.run()
-        self.board.put(rank.step, GATHERING)
-        until, ended = time.perf_counter(), world.clock_offset(group)
-        reports = [world.on_one_clock(r, since + began, until + began, ended - began) for r in said.all]
-        everyone: list[Any] = [None] * joined.size
+        context.clock = lambda: time.perf_counter() + began
+        result = train_rank(self.work, context)
+        self.board.put(self.reports[-1].step, GATHERING)
+        until, ended = time.perf_counter(), clock_offset(group, self.machines)
+        reports = [on_one_clock(r, since + began, until + began, ended - began) for r in self.reports]
+        everyone: list[Any] = [None] * self.world.size
         dist.all_gather_object(everyone, (reports, result), group=control)
         return everyone
 
-    def abandon(self) -> None:
+    def _report(self, report: StepReport) -> None:
+        """To rank 0 at once, without the moments, which all ranks exchange at the end."""
+        self.reports.append(report)
+        self.sender.send("step", replace(report, moments=[]))
+
+    def _abandon(self) -> None:
         """End what keeps this thread waiting: NCCL's kernels, and gloo's connections, which tell the other ranks as well."""
         with contextlib.suppress(Exception):
-            if self.group is not None:
-                self.group.abort()
+            if self.context.group is not None:
+                self.context.group.abort()
         _shut(self.sockets)
         self.join(FAREWELL)
-        self.joined.abandon(self.groups)
-
-
-class Reports:
-    """Whom a rank tells of its steps: rank 0 at once, without the moments, which all ranks exchange at the end."""
-
-    def __init__(self, mouth: Mouth) -> None:
-        self.mouth, self.all = mouth, list[StepReport]()
-
-    def step(self, report: StepReport) -> None:
-        self.all.append(report)
-        self.mouth.say("step", replace(report, moments=[]))
+        leave(self.groups, failed=True)
 
 
 def _sockets() -> dict[int, int]:

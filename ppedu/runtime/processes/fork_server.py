@@ -1,4 +1,7 @@
-"""The process that forks ranks: it has imported torch, and is ready before the first of them is wanted."""
+"""How a rank's process is started: forked by a server that has imported torch already, where forking is safe.
+
+This module itself needs no torch, so that who knows that ranks will come can have the server begin with its import early.
+"""
 
 from __future__ import annotations
 
@@ -12,49 +15,57 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker, spawn
 from typing import Any
 
-from ppedu.runtime.processes.interrupts import Held, born_deaf, interrupts_held
+from ppedu.runtime.processes.interrupts import Held, interrupts_held, sigint_blocked
 from ppedu.runtime.processes.malloc import roomy_malloc
 from ppedu.runtime.processes.watch import TICK
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+LONGEST = 60  # of a temporary folder's path; with what multiprocessing adds to it, a socket's has at most 100 or so
+
+# The first start imports torch, which takes seconds. A thread waits for it, so that Ctrl-C need not.
+_first_starts: dict[int, threading.Thread] = {}  # by the fork server's process id
+_starting = threading.Lock()
 
 
-def _start(process: Any) -> None:
-    with _without_main(), born_deaf(), roomy_malloc():
+def context() -> Any:
+    """multiprocessing, as ranks are started by it."""
+    return multiprocessing.get_context(START_METHOD)
+
+
+def start_process(process: Any) -> None:
+    """Start a process of this context, with a rank's malloc."""
+    with _without_main(), sigint_blocked(), roomy_malloc():
         process.start()
 
 
-# The first start imports torch, which takes seconds. A thread waits for it, so that Ctrl-C need not.
-_warming: dict[int, threading.Thread] = {}  # by the fork server's process id
-
-
 def warm_up() -> None:
-    """Let the first start begin, for who knows that one will come: it goes on while this process imports torch itself."""
+    """Let the server begin to import torch, and do not wait for it."""
     if START_METHOD == "forkserver":
         with interrupts_held() as held:
-            _begin_to_warm_up(multiprocessing.get_context(START_METHOD), held)
+            _begin(held)
 
 
-def _warm_up(context: Any, held: Held, let_in: Callable[[], None]) -> None:
-    """Return when there is a fork server that is ready to fork."""
-    server = _begin_to_warm_up(context, held)
-    while _warming[server].is_alive():
-        _warming[server].join(TICK)
-        let_in()
+def wait_for_server(held: Held, check_stop: Callable[[], None]) -> None:
+    """Return when there is a fork server that is ready to fork, or where none is used."""
+    if START_METHOD == "forkserver":
+        first_start = _begin(held)
+        while first_start.is_alive():
+            first_start.join(TICK)
+            check_stop()
 
 
-def _begin_to_warm_up(context: Any, held: Held) -> int:
-    """The process id of a fork server that is ready to fork once its thread in _warming has ended."""
+def _begin(held: Held) -> threading.Thread:
+    """Start a fork server unless there is one. It is ready to fork once this thread has ended."""
     # torch is named too: ppedu.runtime.processes.preload is not found where sys.path was changed by hand
-    context.set_forkserver_preload(["ppedu.runtime.processes.preload", "torch._dynamo", "torch.optim"])
-    with held.firmly():
+    context().set_forkserver_preload(["ppedu.runtime.processes.preload", "torch._dynamo", "torch.optim"])
+    with held.uninterruptible():
         resource_tracker.ensure_running()  # before SIGINT is blocked: where it has to start, it unblocks it
-        with born_deaf(), roomy_malloc():
+        with sigint_blocked(), roomy_malloc():
             server = _server()
-        if server not in _warming:
-            _warming[server] = threading.Thread(target=_fork_once, args=(context,), name="first start", daemon=True)
-            _warming[server].start()
-    return server
+        if server not in _first_starts:
+            _first_starts[server] = threading.Thread(target=_fork_once, name="first start", daemon=True)
+            _first_starts[server].start()
+    return _first_starts[server]
 
 
 def _server() -> int:
@@ -73,9 +84,6 @@ def _server() -> int:
     return server
 
 
-LONGEST = 60  # of a temporary folder's path; with what multiprocessing adds to it, a socket's has at most 100 or so
-
-
 @contextmanager
 def _short_paths() -> Iterator[None]:
     """Let multiprocessing's sockets be in /tmp where TMPDIR, as a cluster's job may have it, is too long for their names."""
@@ -88,10 +96,10 @@ def _short_paths() -> Iterator[None]:
         tempfile.tempdir = kept
 
 
-def _fork_once(context: Any) -> None:
-    process = context.Process(target=_nothing, daemon=True)
+def _fork_once() -> None:
+    process = context().Process(target=_nothing, daemon=True)
     try:
-        _start(process)
+        start_process(process)
         process.join()
         process.close()
     except (OSError, EOFError):  # the server is gone: who starts a rank will be told
@@ -100,9 +108,6 @@ def _fork_once(context: Any) -> None:
 
 def _nothing() -> None:
     pass
-
-
-_starting = threading.Lock()
 
 
 @contextmanager

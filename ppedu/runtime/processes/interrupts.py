@@ -20,13 +20,13 @@ class Held:
     def __init__(self, previous: Callable[[int, Any], Any] | None = None) -> None:
         self._previous = previous
         self._came: float | None = None
-        self._firmly = False
+        self._uninterruptible = False
 
     def handle(self, number: int, frame: Any) -> None:
         now = time.perf_counter()
         if self._came is None:
             self._came = now
-        elif not self._firmly and now - self._came > PATIENCE:
+        elif not self._uninterruptible and now - self._came > PATIENCE:
             self.let_through()
 
     def let_through(self) -> None:
@@ -36,13 +36,13 @@ class Held:
             self._previous(signal.SIGINT, None)
 
     @contextmanager
-    def firmly(self) -> Iterator[None]:
+    def uninterruptible(self) -> Iterator[None]:
         """Not even a second Ctrl-C breaks in: for what takes no time."""
-        before, self._firmly = self._firmly, True
+        before, self._uninterruptible = self._uninterruptible, True
         try:
             yield
         finally:
-            self._firmly = before
+            self._uninterruptible = before
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def interrupts_held() -> Iterator[Held]:
 
 
 @contextmanager
-def born_deaf() -> Iterator[None]:
+def sigint_blocked() -> Iterator[None]:
     """Processes and threads that are started in here have SIGINT blocked from their first moment on: a terminal sends
     it to them too, and it would end them before they can say that they ignore it."""
     if not hasattr(signal, "pthread_sigmask"):

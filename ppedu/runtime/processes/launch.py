@@ -6,11 +6,12 @@ safe, they are spawned. Ranks never import the caller's `__main__`: all that the
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from glob import glob
 from multiprocessing import connection
@@ -19,17 +20,47 @@ from threading import Event
 from typing import Any
 
 from ppedu.runtime.errors import RunError, RunStopped
-from ppedu.runtime.processes import rank_main as born
-from ppedu.runtime.processes.fork_server import START_METHOD, _start, _warm_up
+from ppedu.runtime.processes.fork_server import context, start_process, wait_for_server
 from ppedu.runtime.processes.interrupts import Held, interrupts_held
 from ppedu.runtime.processes.pickling import dumps
-from ppedu.runtime.processes.rank_main import Mouth, RankFunction
+from ppedu.runtime.processes.rank_main import RankMain, Start, fresh_rank
+from ppedu.runtime.processes.rank_process import RankFunction, rank_process
 from ppedu.runtime.processes.watch import Place, Watch, how_it_ended
 from ppedu.runtime.processes.watch import Ranks as Watched
-
-__all__ = ["Mouth", "Place", "RankFunction", "Ranks", "run_ranks"]
+from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.job import FOREVER, Settings
 
 END = 5.0  # seconds that killed ranks have to be gone
+OnMessage = Callable[[int, str, Any], None]
+"""(rank, kind, content): what a rank says on the way."""
+
+
+def run_world(
+    main: RankMain,
+    works: Sequence[Any],
+    place: Callable[[int, int, int, float], Place],
+    on_message: OnMessage,
+    *,
+    timeout: float,
+    stop: Event | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    limit: timedelta = FOREVER,
+) -> list[Any]:
+    """Run main(work, context) in one fresh process per work, all of them joined in a world; see `run_ranks`.
+
+    place: what a rank does in words, from the rank and the three numbers that it publishes.
+    """
+    with tempfile.TemporaryDirectory(prefix="ppedu-", ignore_cleanup_errors=True) as folder:
+        path, settings = str(Path(folder) / "rendezvous"), Settings()
+        starts = [
+            Start(main, dumps(work), rank, len(works), path, device, threads, settings, limit)
+            for rank, work in enumerate(works)
+        ]
+        return run_ranks(
+            fresh_rank, starts, Board.blank(len(works)), on_message=on_message, timeout=timeout, stop=stop,
+            where=lambda cells, rank: place(rank, *Board.read(cells, rank)),
+        )  # fmt: skip
 
 
 def run_ranks(
@@ -38,30 +69,29 @@ def run_ranks(
     cells: Sequence[float],
     *,
     where: Callable[[Sequence[float], int], Place],
-    on_message: Callable[[int, str, Any], None],
+    on_message: OnMessage,
     timeout: float,
     stop: Event | None = None,
 ) -> list[Any]:
     """Run `function` in one fresh process per argument and return what each returned, in rank order.
 
     cells: numbers of shared memory, as they are at first, in which ranks publish where they are; `where` reads them.
-    on_message: called with (rank, kind, content) for what ranks say on the way. timeout: seconds that a rank may stay
-    in one operation. stop: once it is set, the run ends in RunStopped.
+    timeout: seconds that a rank may stay in one operation. stop: once it is set, the run ends in RunStopped.
     Raises RunError for the first rank that fails, dies or hangs. No rank is left when this returns or raises.
     """
     with interrupts_held() as held:
 
-        def let_in() -> None:
+        def check_stop() -> None:
             held.let_through()
             if stop is not None and stop.is_set():
                 raise RunStopped("the run was stopped")
 
         ranks = Ranks(cells)
         try:
-            ranks.start(function, arguments, held, let_in)
-            return Watch(ranks.watched(), partial(where, ranks.cells), on_message, timeout, let_in).results()
+            ranks.start(function, arguments, held, check_stop)
+            return Watch(ranks.watched(), partial(where, ranks.cells), on_message, timeout, check_stop).results()
         finally:
-            with held.firmly():
+            with held.uninterruptible():
                 ranks.end()
 
 
@@ -69,33 +99,35 @@ class Ranks:
     """The processes of one run, and the ends of the pipes over which they are heard."""
 
     def __init__(self, cells: Sequence[float]) -> None:
-        self.context: Any = multiprocessing.get_context(START_METHOD)
+        self.context = context()
         self.cells = self.context.RawArray("d", list(cells))
         self.processes: list[Any] = []
-        self.ears: list[connection.Connection] = []
+        self.connections: list[connection.Connection] = []
 
-    def start(self, function: RankFunction, arguments: Sequence[Any], held: Held, let_in: Callable[[], None]) -> None:
-        """`let_in` is called where nothing is left half done."""
-        if START_METHOD == "forkserver":
-            _warm_up(self.context, held, let_in)
+    def start(
+        self, function: RankFunction, arguments: Sequence[Any], held: Held, check_stop: Callable[[], None]
+    ) -> None:
+        """`check_stop` is called where nothing is left half done."""
+        wait_for_server(held, check_stop)
         for rank, argument in enumerate(arguments):
             payload = dumps((function, argument, dict(os.environ)))
-            ear, mouth = self.context.Pipe(duplex=False)
-            self.ears.append(ear)
+            receiving, sending = self.context.Pipe(duplex=False)
+            self.connections.append(receiving)
             process = self.context.Process(
-                target=born.live, args=(mouth, self.cells, payload), name=f"ppedu rank {rank}", daemon=True
+                target=rank_process, args=(sending, self.cells, payload), name=f"ppedu rank {rank}", daemon=True
             )
             try:
-                with mouth, held.firmly():
-                    _start(process)
+                with sending, held.uninterruptible():
+                    start_process(process)
             except (OSError, EOFError) as error:  # no memory, no more files; or it was killed while it was started
                 what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 raise RunError(f"rank {rank} could not be started ({what})", rank=rank) from error
             self.processes.append(process)
-            let_in()
+            check_stop()
 
     def watched(self) -> Watched:
-        return Watched(self.ears, self._ended, {process.sentinel: rank for rank, process in enumerate(self.processes)})
+        sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
+        return Watched(self.connections, self._ended, sentinels)
 
     def _ended(self, rank: int) -> str:
         self.processes[rank].join(1)
@@ -111,8 +143,8 @@ class Ranks:
             process.join(max(0.0, deadline - time.perf_counter()))
             if process.exitcode is not None:
                 process.close()
-        for ear in self.ears:
-            ear.close()
+        for receiving in self.connections:
+            receiving.close()
         for file in leftovers:
             file.unlink(missing_ok=True)
 

@@ -18,7 +18,6 @@ MODULES = (
     "torch._dynamo",
     "torch.distributed.distributed_c10d",
     "torch.optim",
-    "ppedu.runtime.processes.world",
     "ppedu.runtime.processes.rank_main",
 )
 

@@ -1,109 +1,152 @@
-"""The life of a rank process: how it gets its work, speaks to the process that started it, and ends with it."""
+"""The main of a rank, the same wherever it runs: set up, meet the others, and do the work under their eyes.
+
+A rank is a process of its own (`fresh_rank`), or a thread in a world that is there (ppedu/runtime/joined). Either makes a
+`Context`, and gives it to what its job says: `train_rank`, torch's runtime, or any function (work, context).
+"""
 
 from __future__ import annotations
 
-import ctypes
-import io
 import os
 import pickle
-import signal
 import sys
-import threading
-from collections.abc import Callable
-from importlib import import_module
-from multiprocessing import connection
-from multiprocessing import process as mp_process
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from ppedu.runtime.processes.failures import failure_of
+import torch
+import torch.distributed as dist
+
+from ppedu.runtime.processes.rank_process import Sender
+from ppedu.runtime.rank import channels, interpreter, replicas
+from ppedu.runtime.rank.accelerator import many_connections
+from ppedu.runtime.rank.channels import Group, connect
+from ppedu.runtime.rank.heartbeat import CONNECTING, STARTING, Board
+from ppedu.runtime.rank.interpreter import Rank
+from ppedu.runtime.rank.job import RankResult, Settings, StepReport, Work
+from ppedu.runtime.rank.replicas import copy_sets
+
+# Where messages are waited for: an error that starts there is the transport's.
+_TRANSPORT = (channels.__file__, replicas.__file__, interpreter.__file__, str(Path(dist.__file__).parent))
 
 
-class Mouth:
-    """How a rank speaks to the process that started it."""
+@dataclass(slots=True)
+class Context:
+    """What a rank's work finds when it begins.
 
-    def __init__(self, conn: connection.Connection) -> None:
-        self._conn, self._lock = conn, threading.Lock()
-
-    def say(self, kind: str, content: Any) -> None:
-        data = pickle.dumps((kind, content), protocol=pickle.HIGHEST_PROTOCOL)
-        with self._lock:
-            self._conn.send_bytes(data)
-
-
-RankFunction = Callable[[Mouth, Any, Any], Any]
-"""(mouth, shared cells, argument) -> result: what a rank runs."""
-
-
-class Printed(io.TextIOBase):
-    """stdout or stderr of a rank: whole lines go to the caller."""
-
-    encoding = "utf-8"
-
-    def __init__(self, mouth: Mouth, stream: str) -> None:
-        self._mouth, self._stream, self._rest = mouth, stream, ""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._mouth.say("print", (self._stream, line))
-        return len(text)
-
-    def close_line(self) -> None:
-        if self._rest:
-            self.write("\n")
-
-
-def live(conn: connection.Connection, cells: Any, payload: bytes) -> None:
-    """All that a rank process does. payload: (function, argument, environment), pickled by value."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides what an interrupt means
-    _end_with_parent()
-    mouth = Mouth(conn)
-    out, err = Printed(mouth, "stdout"), Printed(mouth, "stderr")
-    sys.stdout, sys.stderr = out, err
-    try:
-        import_module("ppedu.runtime.processes.preload")  # the fork server has; whoever was spawned imports torch now
-        mouth.say("awake", None)
-        function, argument, environment = pickle.loads(payload)
-        os.environ.clear()
-        os.environ.update(environment)
-        result = function(mouth, cells, argument)
-        kind = "done"
-    except BaseException as error:  # SystemExit and the like too: all of it is the caller's to hear
-        result, kind = failure_of(error), "failed"
-    for stream in (out, err):
-        stream.close_line()
-    mouth.say(kind, result)
-    threading.Event().wait()  # keep connections open, so that no peer mistakes this end for a fault; the caller ends it
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it ends, however it ends.
-
-    A thread watches the parent. A rank whose C code holds the interpreter lock cannot run it: on Linux the fork server,
-    which ends once no one but the parent keeps it, takes its ranks along.
+    control: a gloo group of all ranks. store: where they meet. limit: how long the transport waits for a message.
+    board: where the rank publishes what it does. report: takes what each step came to.
+    computes: whether an error would be the rank's own, and not that of a message.
     """
-    parent = mp_process.parent_process()
-    if parent is None:
-        return
 
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+    rank: int
+    size: int
+    device: torch.device
+    store: Any
+    limit: timedelta
+    board: Board
+    report: Callable[[StepReport], None]
+    control: dist.ProcessGroup | None = None
+    group: Group | None = None
+    clock: Callable[[], float] = time.perf_counter
+    computes: Callable[[], bool] = lambda: False
 
-    threading.Thread(target=watch, name="parent watch", daemon=True).start()
-    if sys.platform != "linux":
-        return
-    from multiprocessing import forkserver
+    def connect(self, work: Work) -> Group:
+        """The channels that the work needs, set up once."""
+        if self.group is None:
+            assert self.control is not None
+            sets = copy_sets(work.job.schedule)
+            self.group = connect(
+                self.rank, self.size, self.device, self.control, work.pairs, sets, self.store, self.limit
+            )
+        return self.group
 
-    server: Any = forkserver._forkserver
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
-    libc = ctypes.CDLL(None)
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    libc.prctl(29, 1)  # PR_SET_TIMERSLACK, nanoseconds: sleeps end on time
-    if connection.wait([parent.sentinel], 0):  # it ended before that signal was asked for
-        os._exit(1)
+    @contextmanager
+    def lost_peers_marked(self) -> Iterator[None]:
+        """Mark an error that the transport raised: it is the echo of another rank's end, never the cause."""
+        try:
+            yield
+        except RuntimeError as error:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if not self.computes() and frame.f_code.co_filename.startswith(_TRANSPORT):
+                error.lost_peer = True  # type: ignore[attr-defined]
+            raise
+
+
+RankMain = Callable[[Any, Context], Any]
+"""(work, context) -> result"""
+
+
+def rank_of(work: Work, context: Context) -> Rank:
+    """The interpreter of the work's program, ready to run."""
+    group = context.connect(work)
+    context.board.put(-1, STARTING)
+    rank = Rank(work, group, context.report, context.board, context.clock)
+    context.computes = lambda: rank.current is not None
+    return rank
+
+
+def train_rank(work: Work, context: Context) -> RankResult:
+    return rank_of(work, context).run()
+
+
+@dataclass(slots=True)
+class Start:
+    """What a fresh rank gets. work: pickled, so that its tensors find the rank's device when they are read.
+    rendezvous: a file of the run's own, so that no port is fixed and no run meets another's."""
+
+    main: RankMain
+    work: bytes
+    rank: int
+    size: int
+    rendezvous: str
+    device: str
+    threads: int
+    settings: Settings
+    limit: timedelta
+
+
+def fresh_rank(sender: Sender, cells: Any, start: Start) -> Any:
+    """The main of a rank in a process of its own, in a world of its own with the others, all on this machine."""
+    board = Board(cells, start.rank)
+    device = pick_device(start.device, start.rank)
+    work = pickle.loads(start.work)
+    torch.set_num_threads(start.threads)
+    start.settings.apply()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    os.environ.setdefault("USE_LIBUV", "0")
+    store = dist.FileStore(start.rendezvous, start.size)  # type: ignore[attr-defined]
+    board.put(-1, CONNECTING)
+    shared = store if torch.cuda.is_available() else None  # else no rank has a device to tell of
+    context = Context(start.rank, start.size, device, shared, start.limit, board, lambda r: sender.send("step", r))
+    with context.lost_peers_marked():
+        dist.init_process_group("gloo", store=store, rank=start.rank, world_size=start.size, timeout=start.limit)
+        context.control = dist.distributed_c10d._get_default_group()
+        return start.main(work, context)
+
+
+def pick_device(device: str, rank: int, set_it: bool = True) -> torch.device:
+    """The device of a rank: its GPU, shared round robin where there are fewer than ranks, or the CPU.
+
+    set_it: make it the calling thread's. A GPU that this build of torch has no code for counts as none, if device="auto".
+    """
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    many_connections()
+    chosen = torch.device("cuda", rank % torch.cuda.device_count())
+    try:
+        torch.ones(1, device=chosen).add(1).item()
+    except RuntimeError as error:
+        what = f"{torch.cuda.get_device_name(chosen)} does not compute under torch {torch.__version__} ({error})"
+        if device == "cuda":
+            raise RuntimeError(f"{what}. Take device='cpu', or a torch that is built for this GPU") from error
+        warnings.warn(f"{what}. This rank computes on the CPU", stacklevel=2)
+        return torch.device("cpu")
+    if set_it:
+        torch.cuda.set_device(chosen)
+    return chosen

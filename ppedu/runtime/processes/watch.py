@@ -16,7 +16,7 @@ from ppedu.runtime.processes.failures import Failure, failure_text
 TICK = 0.1  # seconds between looks at whether anything moves
 ECHO = 2.0  # seconds that a lost connection waits for its cause to be heard of
 BIRTH = 60.0  # seconds that a process has at least to come up: where it is spawned, it imports torch meanwhile
-LAST_WORDS = 0.2  # seconds at most to read what ranks have said before a failure
+DRAIN = 0.2  # seconds at most to read what ranks have said before a failure
 QUIET = 3.0  # seconds without a word after which a rank on another host may be out of reach
 
 
@@ -37,13 +37,13 @@ class Place:
 class Ranks:
     """The ranks of a run, as one who watches them knows them.
 
-    ears: the connections over which they are heard, in the order of the ranks. ended: how one ended whose connection broke
+    connections: over which they are heard, in the order of the ranks. ended: how one ended whose connection broke
     or whose process is over, in words ("was killed by SIGKILL"). sentinels: what tells that a process is over, where it
     is a child of this one: whose rank it is. hosts: where ranks are, if on machines that may be different ones; such a rank
     says every half second that it is there, but for rank 0, whose own process watches.
     """
 
-    ears: Sequence[connection.Connection]
+    connections: Sequence[connection.Connection]
     ended: Callable[[int], str]
     sentinels: Mapping[Any, int]
     hosts: Sequence[str] | None = None
@@ -56,7 +56,7 @@ class Ranks:
 
 
 class Watch:
-    """Of one run: `where` its ranks are. `let_in`: raises what ends the run from outside; it is called ten times a second.
+    """Of one run: `where` its ranks are. `check_stop`: raises what ends the run from outside; it is called ten times a second.
     `on_message` hears what ranks say on the way."""
 
     def __init__(
@@ -65,12 +65,12 @@ class Watch:
         where: Callable[[int], Place],
         on_message: Callable[[int, str, Any], None],
         timeout: float,
-        let_in: Callable[[], None],
+        check_stop: Callable[[], None],
     ) -> None:
         self.ranks, self.where, self.on_message = ranks, where, on_message
-        self.timeout, self.let_in = timeout, let_in
-        self.size = len(ranks.ears)
-        self.ears: dict[Any, int] = {ear: rank for rank, ear in enumerate(ranks.ears)}
+        self.timeout, self.check_stop = timeout, check_stop
+        self.size = len(ranks.connections)
+        self.open: dict[Any, int] = {one: rank for rank, one in enumerate(ranks.connections)}  # connections that are
         self.sentinels = dict(ranks.sentinels)
         self.done: dict[int, Any] = {}
         self.awake: set[int] = set() if ranks.hosts is None else set(range(self.size))
@@ -78,18 +78,18 @@ class Watch:
         self.echo: tuple[float, int, Failure, Place] | None = None
         self.clock = Clock()
         self.seen: dict[int, tuple[Place, float]] = {}  # where each rank is, and since when on our clock
-        self.heard: dict[int, float] = dict.fromkeys(range(self.size), 0.0)  # when it last said a word
+        self.last_word: dict[int, float] = dict.fromkeys(range(self.size), 0.0)  # when it last said a word
 
     def results(self) -> list[Any]:
         checked = 0.0
         while len(self.done) < self.size:
-            ready: list[Any] = connection.wait([*self.ears, *self.sentinels], TICK)
-            self.let_in()
+            ready: list[Any] = connection.wait([*self.open, *self.sentinels], TICK)
+            self.check_stop()
             now = self.clock.read()
-            for ear in [e for e in ready if e in self.ears]:
-                self._listen(ear)
-                while ear in self.ears and ear.poll():
-                    self._listen(ear)
+            for one in [c for c in ready if c in self.open]:
+                self._listen(one)
+                while one in self.open and one.poll():
+                    self._listen(one)
             for sentinel in [s for s in ready if s in self.sentinels]:
                 self._end_of(self.sentinels.pop(sentinel))
             if self.echo and now - self.echo[0] > ECHO:
@@ -99,8 +99,8 @@ class Watch:
                 self._check_progress(now)
         return [self.done[rank] for rank in sorted(self.done)]
 
-    def _listen(self, ear: Any) -> None:
-        rank, message = self.ears[ear], self._heard(ear)
+    def _listen(self, one: Any) -> None:
+        rank, message = self.open[one], self._received(one)
         if message is None:
             return
         kind, content = message
@@ -114,21 +114,21 @@ class Watch:
             elif content.remark and not self.echo[2].remark:  # the one that says more
                 self.echo = self.echo[0], rank, content, self.where(rank)
         else:
-            self._tell(rank, kind, content)
+            self._pass_on(rank, kind, content)
 
-    def _heard(self, ear: Any) -> tuple[str, Any] | None:
-        rank = self.ears[ear]
+    def _received(self, one: Any) -> tuple[str, Any] | None:
+        rank = self.open[one]
         try:
-            message: tuple[str, Any] = pickle.loads(ear.recv_bytes())
+            message: tuple[str, Any] = pickle.loads(one.recv_bytes())
         except (EOFError, OSError):
-            del self.ears[ear]
+            del self.open[one]
             if rank not in self.ranks.sentinels.values():  # else its end is heard by the sentinel
                 self._end_of(rank)
             return None
-        self.heard[rank] = self.clock.read()
+        self.last_word[rank] = self.clock.read()
         return message
 
-    def _tell(self, rank: int, kind: str, content: Any) -> None:
+    def _pass_on(self, rank: int, kind: str, content: Any) -> None:
         if kind == "awake":
             self.awake.add(rank)
             self.seen.pop(rank, None)  # its time begins now
@@ -137,9 +137,9 @@ class Watch:
 
     def _end_of(self, rank: int) -> None:
         """A process ended. What it said before that comes first: it may have been done, or have failed."""
-        for ear in [e for e, r in self.ears.items() if r == rank]:
-            while ear in self.ears and ear.poll():
-                self._listen(ear)
+        for one in [c for c, r in self.open.items() if r == rank]:
+            while one in self.open and one.poll():
+                self._listen(one)
         if rank not in self.done:
             self.gone.add(rank)
             place = self.where(rank)
@@ -182,7 +182,9 @@ class Watch:
 
     def _out_of_reach(self, now: float, waited: Mapping[int, float]) -> bool:
         """Whether some rank has not been heard for a while, which says more than what it was last seen at."""
-        silent = {r: now - self.heard[r] for r in waited if r and now - self.heard[r] > min(QUIET, self.timeout)}
+        silent = {
+            r: now - self.last_word[r] for r in waited if r and now - self.last_word[r] > min(QUIET, self.timeout)
+        }
         lost = [r for r, t in silent.items() if t > self.timeout]
         if lost:
             first, host = lost[0], self.ranks.host(lost[0])
@@ -200,28 +202,28 @@ class Watch:
         return bool(silent)
 
     def _raise(self, message: str, rank: int, place: Place, traceback: str = "") -> NoReturn:
-        self._hear_last_words()
+        self._drain()
         raise RunError(
             message, rank=rank, host=self.ranks.host(rank), action=place.action, step=place.step, traceback=traceback
         )
 
-    def _hear_last_words(self) -> None:
+    def _drain(self) -> None:
         """What the ranks said before the failure, above all what they printed, is passed on."""
-        deadline = time.perf_counter() + LAST_WORDS
+        deadline = time.perf_counter() + DRAIN
         while time.perf_counter() < deadline:
-            ready: list[Any] = connection.wait([*self.ears], 0)
+            ready: list[Any] = connection.wait([*self.open], 0)
             if not ready:
                 return
-            for ear in ready:
-                rank = self.ears[ear]
+            for one in ready:
+                rank = self.open[one]
                 try:
-                    kind, content = pickle.loads(ear.recv_bytes())
+                    kind, content = pickle.loads(one.recv_bytes())
                 except (EOFError, OSError):
-                    del self.ears[ear]
+                    del self.open[one]
                     self.gone.add(rank)
                     continue
                 if kind not in ("done", "failed"):
-                    self._tell(rank, kind, content)
+                    self._pass_on(rank, kind, content)
 
 
 class Clock:

@@ -1,6 +1,6 @@
 """One rank runs its program: a short interpreter that receives, computes, sends, and records when.
 
-Nothing here knows how ranks are started or watched; `Reporter` is what they tell to whom.
+Nothing here knows how ranks are started or watched; `report` is called with what each step came to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ppedu.runtime.rank.heartbeat import (
     SUMMING,
     Board,
 )
-from ppedu.runtime.rank.job import RankResult, Reporter, StepReport, Work, made_optimizer
+from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.rank.lower import Instruction, Recv, Send
 from ppedu.runtime.rank.rehearsal import Way, part_of, rehearsed, unnoticed
 from ppedu.runtime.rank.replicas import sum_gradients
@@ -40,26 +40,29 @@ from ppedu.runtime.run import available_cores
 class Rank:
     """One rank of a run: `run()` trains and returns its part of the model."""
 
-    def __init__(self, work: Work, group: Group, reporter: Reporter, board: Board, clock: Callable[[], float]) -> None:
-        self.work, self.group, self.reporter, self.board, self.clock = work, group, reporter, board, clock
-        self.schedule, self.gpu = work.schedule, group.gpu
+    def __init__(
+        self, work: Work, group: Group, report: Callable[[StepReport], None], board: Board, clock: Callable[[], float]
+    ) -> None:
+        job = self.job = work.job
+        self.work, self.group, self.report, self.board, self.clock = work, group, report, board, clock
+        self.schedule, self.gpu = job.schedule, group.gpu
         self.train = any(a.kind is not Kind.F for order in self.schedule.orders for e in order for a in e.actions)
         self.meter = Meter()
         n, rank_of = self.schedule.chain_length, self.schedule.rank_of_stage
         self.stages = {
             s: Stage(
-                module.to(group.device), self.meter, first=s % n == 0, loss_fn=work.loss_fn if s % n == n - 1 else None
+                module.to(group.device), self.meter, first=s % n == 0, loss_fn=job.loss_fn if s % n == n - 1 else None
             )
             for s, module in _one_each(work.modules).items()
         }
         self.is_first = any(stage.first for stage in self.stages.values())
         self.is_last = any(stage.loss_fn is not None for stage in self.stages.values())
         self.first_rank, self.last_ranks = rank_of[0], sorted(set(rank_of[n - 1 :: n]))
-        self.channels = Channels(group, work.program, stamped=work.pace is not None and work.pace.transfer > 0)
+        self.channels = Channels(group, work.program, stamped=job.pace is not None and job.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
-        with work.settings.on(group.device):
+        with job.settings.on(group.device):
             self.optimizer = (
-                made_optimizer(work.optimizer, weights) if work.optimizer and weights and self.train else None
+                made_optimizer(job.optimizer, weights) if job.optimizer and weights and self.train else None
             )
         self.current: Entry | None = None
         self.step = 0
@@ -68,14 +71,14 @@ class Rank:
         self.rehearsed: set[Way] = set()
 
     def run(self) -> RankResult:
-        torch.manual_seed(self.work.seed + self.work.rank)
-        with self.work.settings.on(self.group.device):
+        torch.manual_seed(self.job.seed + self.work.rank)
+        with self.job.settings.on(self.group.device):
             self._train()
         self.board.put(self.step, RETURNING)
         return self._result()
 
     def _train(self) -> None:
-        for step in range(self.work.steps):
+        for step in range(self.job.steps):
             self.step = step
             for stage in self.stages.values():
                 stage.module.zero_grad(set_to_none=True)
@@ -89,7 +92,7 @@ class Rank:
             if self.optimizer and not stop:
                 self.board.put(self.step, STEPPING)
                 self.optimizer.step()
-            self.reporter.step(report)
+            self.report(report)
             if stop:
                 break
 
@@ -99,9 +102,9 @@ class Rank:
         if self.gpu is not None:
             self._rehearse(forms)
         self.channels.start_step(forms)
-        by_events = self.gpu is not None and self.work.pace is None
+        by_events = self.gpu is not None and self.job.pace is None
         timer: Timer = self._timer() if by_events else ClockTimer(self.clock)
-        self._interpret(enumerate(self.work.program), self.channels, timer, self.work.pace)
+        self._interpret(enumerate(self.work.program), self.channels, timer, self.job.pace)
         self.board.put(self.step, FLUSHING)
         self.channels.end_step()
         return self._report(timer.moments())
@@ -117,7 +120,7 @@ class Rank:
         for i in ways.values():
             part = part_of(self.work.program, i)
             channels = Channels(self.group.over_the_host(), [instruction for _, instruction in part], stamped=False)
-            touched = [*(stage.module for stage in self.stages.values()), self.work.loss_fn]
+            touched = [*(stage.module for stage in self.stages.values()), self.job.loss_fn]
             with unnoticed(touched, self.group.device):
                 for _ in range(2):
                     channels.start_step(forms)
@@ -182,7 +185,7 @@ class Rank:
 
     def _mathematics(self, entry: Entry, timer: Timer) -> None:
         self.current = entry  # what fails from here on is no message
-        with self.work.settings.on(self.group.device):
+        with self.job.settings.on(self.group.device):
             for action in entry.actions:
                 self.compute(action)
         self.current = None
@@ -259,15 +262,14 @@ class Rank:
         if action.kind is Kind.F:
             inputs = self.inputs[i] if stage.first else self._input(action)
             position = action.stage % self.schedule.chain_length
-            split = self.schedule.place(Action(action.stage, Kind.I, i)) is not None
             if stage.loss_fn is None:
                 with explained(position, stage.module, inputs):
-                    result, _ = stage.forward(i, inputs, train=self.train, split=split)
+                    result, _ = stage.forward(i, inputs, train=self.train)
                 self.ready[action] = (result, None)
             else:
                 share = self.sizes[i] / sum(self.sizes)
                 with explained(position, stage.module, inputs):
-                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train, split)
+                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train)
                 assert loss is not None
                 self.losses.append((i, loss))
             return
@@ -297,7 +299,7 @@ class Rank:
             return
         for needed in (n for action in entry.actions for n in self._needed(action)):
             stamp = self.ready[needed][1]
-            if stamp is not None and self.schedule.rank_of_stage[needed.stage] != self.work.rank:
+            if stamp is not None and self.schedule.rank_of_stage[needed.stage] != self.work.at.pipeline:
                 sleep_until(stamp + pace.transfer, self.clock)
 
     def _report(self, moments: list[Moment]) -> StepReport:
@@ -336,7 +338,7 @@ class Rank:
             for local, tensor in state.items():
                 name = self.work.names[s][local]
                 tensors[name] = tensor.detach().cpu()
-                if self.work.gradients and tensor.grad is not None:
+                if self.job.gradients and tensor.grad is not None:
                     gradients[name] = tensor.grad.cpu()
         peak, device = (None, "CPU") if self.gpu is None else (self.gpu.peak_bytes(), self.gpu.name())
         return RankResult(

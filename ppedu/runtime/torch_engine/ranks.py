@@ -1,64 +1,65 @@
-"""The ranks of train_with_torch: fresh processes as those of `train`, in which torch's runtime runs the order."""
+"""A rank of `train(..., engine="torch")`: as any other, but torch's runtime runs its order."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from threading import Event
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
-from ppedu.runtime.model.batches import batch_of, check_batch
-from ppedu.runtime.processes import world
-from ppedu.runtime.processes.launch import Mouth, Place, run_ranks
+from ppedu.runtime.joined import world
+from ppedu.runtime.model.batches import Data, batch_of, check_batch
+from ppedu.runtime.processes.rank_main import Context
+from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.rank.channels import machine_id
-from ppedu.runtime.rank.heartbeat import PLACES, RETURNING, STARTING, STEPPING, WAITING, Board
+from ppedu.runtime.rank.heartbeat import PLACES, RETURNING, STARTING, STEPPING, WAITING
 from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.run import available_cores
-from ppedu.runtime.torch_engine.runtime import LEARNING_SHAPES, LOGGER, Runtime, Track, runtime_of
+from ppedu.runtime.torch_engine.convert import check_order
+from ppedu.runtime.torch_engine.runtime import (
+    LEARNING_SHAPES,
+    LOGGER,
+    Runtime,
+    Track,
+    check_cut,
+    check_same,
+    runtime_of,
+)
 
 
-def works_of(
-    schedule: Schedule, stages: Sequence[nn.Module], names: Any, loss_fn: Any, optimizer: Any, data: Any, steps: int,
-    pace: Any, gradients: bool, seed: int,
-) -> list[Work]:  # fmt: skip
-    threads = 1 if pace else max(1, available_cores() // schedule.num_ranks)
-    ends = {schedule.rank_of_stage[0], schedule.rank_of_stage[-1]}
-    works = []
-    for rank in range(schedule.num_ranks):
-        mine = [s for s, r in enumerate(schedule.rank_of_stage) if r == rank]
-        works.append(
-            Work(
-                rank=rank, schedule=schedule, program=(), modules={s: stages[s] for s in mine},
-                names={s: names[s] for s in mine}, loss_fn=loss_fn, optimizer=optimizer,
-                data=data if rank in ends else None, steps=steps, pace=pace, gradients=gradients, threads=threads, seed=seed,
-            )
-        )  # fmt: skip
-    return works
-
-
-def launched(works: Sequence[Work], hear: Any, timeout: float, stop: Event | None) -> list[RankResult]:
-    schedule = works[0].schedule
-
-    def where(cells: Sequence[float], rank: int) -> Place:
-        return _place(schedule, rank, *Board.read(cells, rank))
-
-    with world.Rendezvous(len(works)) as meeting:
-        starts = world.starts_of(works, set(), (), "cpu", meeting.path, timeout)
-        results: list[RankResult] = run_ranks(
-            _train_started, starts, Board.blank(len(works)), where=where, on_message=hear, timeout=timeout, stop=stop
+def check(schedule: Schedule, data: Data, device: str, pace: Costs | None) -> None:
+    """Refuse, with the reason, what this engine cannot do."""
+    check_order(schedule)
+    if device == "cuda":
+        raise ValueError(
+            "engine='torch' trains on CPU processes: for GPUs call ppedu.to_torch on each rank under torchrun, or take "
+            "engine='ppedu'"
         )
-    return results
+    if pace is not None and pace.transfer:
+        raise ValueError(
+            f"torch's messages take what they take: pace with transfer={pace.transfer:g} is for engine='ppedu'"
+        )
+    if world.is_there(schedule.num_ranks):
+        raise RuntimeError(
+            "engine='torch' starts its own ranks, but a world is there: call ppedu.to_torch on each rank"
+        )
+    shapes: list[tuple[torch.Size, ...]] = []
+    for step in range(1 if callable(data) else len(data)):
+        inputs, targets = batch_of(data, step)
+        check_batch(inputs, targets, schedule.num_microbatches)
+        check_cut(len(inputs), schedule.num_microbatches)
+        shapes.append((inputs.shape, targets.shape))
+        check_same(*(tuple(map(tuple, shapes[k])) for k in (-1, 0)))
 
 
-def _place(schedule: Schedule, rank: int, step: int, at: int, since: float) -> Place:
+def place(work: Work, step: int, at: int, since: float) -> Place:
     """What a rank is doing, in words: torch's runtime says when it computes, and all else is waiting."""
-    shown, order = (step if step >= 0 else None), schedule.orders[rank]
+    schedule, shown = work.job.schedule, step if step >= 0 else None
+    order = schedule.orders[work.at.pipeline]
     if at == LEARNING_SHAPES:
         return Place("runs its stage once to learn shapes", None, shown, False, since)
     if at < 0:
@@ -71,34 +72,28 @@ def _place(schedule: Schedule, rank: int, step: int, at: int, since: float) -> P
     return Place(f"waits in torch's runtime for what {action} needs", None, shown, True, since)
 
 
-def _train_started(mouth: Mouth, cells: Any, start: world.Start) -> RankResult:
-    """The work of a rank in a fresh process."""
-    board = Board(cells, start.rank)
+def train_rank(work: Work, context: Context) -> RankResult:
+    job, board, order = work.job, context.board, work.job.schedule.orders[work.at.pipeline]
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
-    work, _, _ = world.enter(start, board)
     board.put(-1, STARTING)
-    track = Track(work.schedule.orders[work.rank], work.pace, board)
-    with world.lost_peer_marked(lambda: not track.busy):
-        return _train(work, track, board, lambda report: mouth.say("step", report))
-
-
-def _train(work: Work, track: Track, board: Board, report: Callable[[StepReport], None]) -> RankResult:
-    runtime = runtime_of(work.schedule, work.modules, work.loss_fn, torch.device("cpu"), None, track)
+    track = Track(order, job.pace, board)
+    context.computes = lambda: track.busy
+    runtime = runtime_of(job.schedule, work.modules, job.loss_fn, context.device, None, track)
     weights = [w for module in work.modules.values() for w in module.parameters() if w.requires_grad]
-    optimizer = made_optimizer(work.optimizer, weights) if work.optimizer and weights else None
-    torch.manual_seed(work.seed + work.rank)
-    for step in range(work.steps):
+    optimizer = made_optimizer(job.optimizer, weights) if job.optimizer and weights else None
+    torch.manual_seed(job.seed + work.rank)
+    for step in range(job.steps):
         track.start_step(step)
         for module in work.modules.values():
             module.zero_grad(set_to_none=True)
-        done = _step(work, runtime, step)
-        done.moments = track.moments
-        stop = torch.tensor([float(done.not_finite is not None)], device="cpu")
-        dist.broadcast(stop, src=work.schedule.rank_of_stage[-1])
+        report = _step(work, runtime, step)
+        report.moments = track.moments
+        stop = torch.tensor([float(report.not_finite is not None)], device="cpu")
+        dist.broadcast(stop, src=job.schedule.rank_of_stage[-1])
         if optimizer and not stop.item():
             board.put(step, STEPPING)
             optimizer.step()
-        report(done)
+        context.report(report)
         if stop.item():
             break
     board.put(step, RETURNING)
@@ -106,11 +101,11 @@ def _train(work: Work, track: Track, board: Board, report: Callable[[StepReport]
 
 
 def _step(work: Work, runtime: Runtime, step: int) -> StepReport:
-    ends = [s in work.modules for s in (0, work.schedule.num_stages - 1)]
+    ends = [s in work.modules for s in (0, work.job.schedule.num_stages - 1)]
     inputs = targets = None
     if work.data is not None:
         inputs, targets = batch_of(work.data, step)
-        check_batch(inputs, targets, work.schedule.num_microbatches)
+        check_batch(inputs, targets, work.job.schedule.num_microbatches)
     losses: list[Tensor] = []
     runtime.step(*([inputs] if ends[0] else []), target=targets if ends[1] else None, losses=losses)
     if not ends[1]:
@@ -121,16 +116,11 @@ def _step(work: Work, runtime: Runtime, step: int) -> StepReport:
 
 
 def _result(work: Work) -> RankResult:
-    tensors: dict[str, Tensor] = {}
-    gradients: dict[str, Tensor] = {}
-    for s, module in work.modules.items():
-        for local, tensor in (*module.named_parameters(), *module.named_buffers()):
-            name = work.names[s][local]
-            tensors[name] = tensor.detach()
-            if work.gradients and tensor.grad is not None:
-                gradients[name] = tensor.grad
+    tensors = {name: tensor.detach() for name, tensor in work.named_tensors()}
+    gradients = {name: tensor.grad for name, tensor in work.named_tensors() if tensor.grad is not None}
     size = sum(w.nbytes for module in work.modules.values() for w in module.parameters())
     return RankResult(
-        tensors=tensors, gradients=gradients, peak_activation_bytes=0, peak_device_bytes=None, device="CPU", backend="gloo",
-        parameter_bytes=size, unsplit=(), machine=machine_id(), cores=available_cores(),
+        tensors=tensors, gradients=gradients if work.job.gradients else {}, peak_activation_bytes=None,
+        peak_device_bytes=None, device="CPU", backend="gloo", parameter_bytes=size, unsplit=(), machine=machine_id(),
+        cores=available_cores(),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.model.shapes import explained
 from ppedu.runtime.rank.heartbeat import Board
-from ppedu.runtime.rank.stage import LossFn, _one_number
+from ppedu.runtime.rank.stage import LossFn, one_number
 from ppedu.runtime.rank.timers import Moment, sleep_until
 
 _NONE = (
@@ -221,7 +221,7 @@ class LossOf:
         self.loss_fn, self.track = loss_fn, track
 
     def __call__(self, outputs: Tensor, targets: Any) -> Tensor:
-        loss = _one_number(self.loss_fn(outputs, targets))
+        loss = one_number(self.loss_fn(outputs, targets))
         if outputs.requires_grad and not loss.requires_grad:
             raise ValueError(
                 "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
