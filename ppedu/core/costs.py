@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TypeAlias
 
-from ppedu.core.operations import Action, Entry, Kind, Overlap
+from ppedu.core.operations import Entry, Kind, Overlap
 from ppedu.core.schedule import Schedule
 
 PerStage: TypeAlias = float | Sequence[float]
@@ -44,18 +44,15 @@ class Costs:
     def __post_init__(self) -> None:
         for name in _TIMES:
             value = getattr(self, name)
+            if value is None and name not in ("forward", "transfer"):
+                continue
             if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(value)  # hashable, and safe from later changes
                 object.__setattr__(self, name, value)
-            if name == "transfer" and not isinstance(value, Real):
-                raise ValueError(
-                    f"a cost is a number of at least 0, and transfer is one for all: transfer is {value!r}"
-                )
-            if name == "forward" and value is None:
-                raise ValueError("a cost is a number of at least 0: forward is None")
-            for number in value if isinstance(value, tuple) else () if value is None else (value,):
-                if not isinstance(number, Real) or not math.isfinite(number) or number < 0:
-                    raise ValueError(f"a cost is a number of at least 0: {name} is {value!r}")
+            several = isinstance(value, tuple) and name != "transfer"
+            if not all(isinstance(n, Real) and 0 <= float(n) < math.inf for n in (value if several else (value,))):
+                one = ", and transfer is one for all" if name == "transfer" else ""
+                raise ValueError(f"a cost is a number of at least 0{one}: {name} is {value!r}")
         if (self.input_grad is None) != (self.weight_grad is None) and self.backward is None:
             raise ValueError("give both input_grad and weight_grad, or one of them and backward (B = I + W)")
 
@@ -95,22 +92,21 @@ class Costs:
             if self.overlapped is not None:
                 return _at(self.overlapped, entry.forward.stage)
             return self.duration(entry.forward) + self.duration(entry.backward)
-        stage, kind = entry.stage, entry.kind
-        if kind is Kind.F:
-            return _at(self.forward, stage)
-        if kind is Kind.B:
-            if self.backward is not None:
-                return _at(self.backward, stage)
-            if self.input_grad is not None and self.weight_grad is not None:
-                return _at(self.input_grad, stage) + _at(self.weight_grad, stage)
-            return _at(self.forward, stage)
-        mine, other = self.input_grad, self.weight_grad
-        if kind is Kind.W:
-            mine, other = other, mine
+        f = _at(self.forward, entry.stage)
+        b, i, w = (
+            None if value is None else _at(value, entry.stage)
+            for value in (self.backward, self.input_grad, self.weight_grad)
+        )
+        if entry.kind is Kind.F:
+            return f
+        if b is None:
+            b = f if i is None or w is None else i + w
+        if entry.kind is Kind.B:
+            return b
+        mine, other = (i, w) if entry.kind is Kind.I else (w, i)
         if mine is not None:
-            return _at(mine, stage)
-        whole = self.duration(Action(stage, Kind.B, entry.microbatch))
-        return whole / 2 if other is None else max(0.0, whole - _at(other, stage))
+            return mine
+        return b / 2 if other is None else max(0.0, b - other)
 
     def __str__(self) -> str:
         def text(value: PerStage) -> str:

@@ -1,4 +1,4 @@
-"""The walk: every rank runs its order as far as it can, each entry as early as it can."""
+"""Runs the orders of all ranks, strictly: when each entry runs, or why it cannot. `simulate` and `violations` both ask here."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ppedu.core.costs import Costs
+from ppedu.core.deadlock import deadlocks
 from ppedu.core.operations import Action, B, Entry, F, I, Kind, Overlap, W
 from ppedu.core.schedule import Schedule, needs
+from ppedu.core.structure import Violation, faults
 
 Times: TypeAlias = list[list[tuple[float, float]]]
 """For each rank (start, end) of its entries, as far as it gets."""
 
 
-_RESULT = {F: 0, B: 1, I: 1, W: 2}  # what a kind yields: B and I both give the gradient that the stage before needs
+def replay(schedule: Schedule, costs: Costs) -> tuple[Times, tuple[Violation, ...]]:
+    """When each entry runs, and every reason why that is not possible, if it is not.
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a stage's operations of one kind have in common. Results are numbered: `result` + microbatch."""
-
-    result: int
-    needs: tuple[tuple[int, float], ...]  # (result, how long its tensor travels)
-    duration: float
+    What is wrong with an order by itself comes first; only without that can ranks be found to wait for each other.
+    """
+    found = faults(schedule)
+    if found:
+        return [], found
+    times = walk(schedule, costs)
+    return times, tuple(deadlocks(schedule, [len(done) for done in times]))
 
 
 def walk(schedule: Schedule, costs: Costs) -> Times:
@@ -53,6 +55,18 @@ def walk(schedule: Schedule, costs: Costs) -> Times:
                 if result in waiting:
                     ready += waiting.pop(result)
     return times
+
+
+_RESULT = {F: 0, B: 1, I: 1, W: 2}  # what a kind yields: B and I both give the gradient that the stage before needs
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a stage's operations of one kind have in common. Results are numbered: `result` + microbatch."""
+
+    result: int
+    needs: tuple[tuple[int, float], ...]  # (result, how long its tensor travels)
+    duration: float
 
 
 def _start(

@@ -8,7 +8,8 @@ the Zero Bubble paper writes B for what is I here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from ppedu.core.checks import whole
@@ -16,7 +17,7 @@ from ppedu.core.operations import Action, Entry, Kind, ScheduleError, in_flight
 from ppedu.core.text import entries_of, lines_of, parse_entry, without_rank
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """For each rank the order of its operations. Order only: no times, no idle slots, no sends.
 
@@ -43,7 +44,6 @@ class Schedule:
     rank_of_stage: tuple[int, ...]
     orders: tuple[tuple[Entry, ...], ...]
     chains: int = 1
-    _places: dict[Action, tuple[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_ranks(self) -> int:
@@ -95,15 +95,16 @@ class Schedule:
 
     def place(self, action: Action) -> tuple[int, int] | None:
         """(rank, slot) where the action stands first, or None where it stands nowhere."""
-        places = self._places
-        if places is None:
-            places = {}
-            for rank, order in enumerate(self.orders):
-                for slot, entry in enumerate(order):
-                    for part in entry.actions:
-                        places.setdefault(part, (rank, slot))
-            object.__setattr__(self, "_places", places)  # a cache: the value of a frozen schedule never changes
-        return places.get(action)
+        return self._places.get(action)
+
+    @cached_property
+    def _places(self) -> dict[Action, tuple[int, int]]:
+        places: dict[Action, tuple[int, int]] = {}
+        for rank, order in enumerate(self.orders):
+            for slot, entry in enumerate(order):
+                for part in entry.actions:
+                    places.setdefault(part, (rank, slot))
+        return places
 
     def short(self, entry: Entry) -> str:
         """An entry as text says it: 'F0' where the rank tells the stage, '2F0' elsewhere; 'F7&B3' for a pair."""

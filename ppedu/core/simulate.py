@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ppedu.core.costs import Costs
+from ppedu.core.replay import Times, replay
 from ppedu.core.schedule import Schedule
 from ppedu.core.spans import Span
 from ppedu.core.timeline import Timeline
-from ppedu.core.validate import refusal, replay
+from ppedu.core.validate import refusal
 
 _UNIT_COSTS = Costs()
 
@@ -34,9 +35,14 @@ def simulate(schedule: Schedule, costs: Costs = _UNIT_COSTS) -> Timeline:
     times, found = replay(schedule, costs)
     if found:
         raise refusal(schedule, found)
+    return predicted(schedule, times, costs)
+
+
+def predicted(schedule: Schedule, times: Times, costs: Costs) -> Timeline:
+    """The timeline of what ran, which may be only the beginnings of the orders."""
     spans = tuple(
         Span(entry, rank, start, end)
         for rank, (order, lane) in enumerate(zip(schedule.orders, times, strict=True))
-        for entry, (start, end) in zip(order, lane, strict=True)
+        for entry, (start, end) in zip(order, lane, strict=False)
     )
     return Timeline(schedule, spans, f"predicted, {costs}", costs.unit)

@@ -1,4 +1,4 @@
-"""What an order must be before any time is spent on it: each operation there, once, on its rank, after what its own stage must have done."""
+"""What is wrong with an order by itself: each operation is there, once, on its rank, after what its own stage must have done."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ class Violation:
     message: str
 
 
-def frame_faults(schedule: Schedule) -> list[Violation]:
+def faults(schedule: Schedule) -> tuple[Violation, ...]:
+    """What is wrong with single operations; or, where these cannot even be looked at, with the whole."""
+    return tuple(_frame_faults(schedule) or _structure_faults(schedule))
+
+
+def _frame_faults(schedule: Schedule) -> list[Violation]:
     p, m, stages, chains = schedule.num_ranks, schedule.num_microbatches, schedule.num_stages, schedule.chains
     homeless = [stage for stage, rank in enumerate(schedule.rank_of_stage) if not 0 <= rank < p]
     faults = {
@@ -48,7 +53,7 @@ Slots: TypeAlias = dict[int, int]
 """microbatch -> slot in its rank's order, or -1 where it stands on a wrong rank alone."""
 
 
-def structure_faults(schedule: Schedule) -> list[Violation]:
+def _structure_faults(schedule: Schedule) -> list[Violation]:
     places: list[dict[Kind, Slots]] = [{kind: {} for kind in Kind} for _ in range(schedule.num_stages)]
     if halves := _two_chains(schedule):
         return [halves]

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Set
 from ppedu.core.operations import Action, Entry, Kind, Overlap, ScheduleError
 
 _CELL = re.compile(r"(\d*)([FBIW])(\d+)")
-
-
 _PAIR = re.compile(r"\(?(\d*[FBIW]\d+)[;&](\d*[FBIW]\d+)(?:\)OVERLAP_F_B)?")
 
 

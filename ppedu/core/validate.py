@@ -6,13 +6,10 @@ Letters: F forward, B backward, I and W its halves (B = I + W): gradient of the 
 from __future__ import annotations
 
 from ppedu.core.costs import Costs
-from ppedu.core.deadlock import deadlocks
 from ppedu.core.operations import ScheduleError
-from ppedu.core.replay import Times, walk
+from ppedu.core.replay import replay
 from ppedu.core.schedule import Schedule
-from ppedu.core.structure import Violation, frame_faults, structure_faults
-
-__all__ = ["ScheduleError", "Violation", "check", "replay", "violations"]
+from ppedu.core.structure import Violation
 
 
 def violations(schedule: Schedule) -> tuple[Violation, ...]:
@@ -45,24 +42,3 @@ def refusal(schedule: Schedule, found: tuple[Violation, ...], shown: int = 5) ->
     if len(found) > shown:
         lines.append(f"- and {len(found) - shown} more (the error's `violations` holds all)")
     return ScheduleError("\n".join(lines), found)
-
-
-# the walk
-
-
-def replay(schedule: Schedule, costs: Costs) -> tuple[Times, tuple[Violation, ...]]:
-    """Run every rank's order strictly: when each entry runs, and why that was not possible, if it was not."""
-    found = frame_faults(schedule) or structure_faults(schedule)
-    if found:
-        return [], tuple(found)
-    times = walk(schedule, costs)
-    return times, tuple(deadlocks(schedule, [len(done) for done in times]))
-
-
-# the frame: what must hold before single operations can be looked at
-
-
-# the structure: each operation there, once, on its rank, and not before what its own stage must have done
-
-
-# deadlock: ranks that wait for each other

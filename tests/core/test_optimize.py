@@ -21,7 +21,8 @@ from ppedu.core.costs import Costs
 from ppedu.core.operations import Action
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
-from ppedu.core.validate import replay, violations
+from ppedu.core.replay import replay
+from ppedu.core.validate import violations
 from ppedu.optimizer import Optimized, lower_bound, optimize
 from ppedu.optimizer.greedy import greedy
 from ppedu.optimizer.known import in_flight, one_by_one, with_halves
