@@ -5,6 +5,7 @@
 #   MEASURE=1            `make notebooks` measures anew what was measured before
 #   LAB_ARGS, PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, GPU_ARGS   more arguments for the command in question
 export PYTHON PIP_ARGS
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of interpreters, and each would compile the same files
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
 PY := .venv/bin/python

@@ -6,8 +6,10 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import nbformat
 import pytest
@@ -193,9 +195,16 @@ def test_slides_follow_the_slide_types_and_pictures_stand_alone(script, tmp_path
     assert re.search(r"""alt=(["'])makespan 22 (&quot;|&#34;|")x""", html)
 
 
-@pytest.mark.parametrize("path", all_notebooks(), ids=lambda path: path.stem)
-def test_slides_need_no_network(script, tmp_path, path):
-    html = script("slides").export(path, tmp_path).read_text("utf-8")
+@pytest.fixture(scope="module")
+def exported(script, tmp_path_factory) -> dict[str, Path]:
+    """All notebooks as slides, by the name of the notebook."""
+    folder = tmp_path_factory.mktemp("slides")
+    return {path.stem: script("slides").export(path, folder) for path in all_notebooks()}
+
+
+@pytest.mark.parametrize("name", [path.stem for path in all_notebooks()])
+def test_slides_need_no_network(exported, name):
+    html = exported[name].read_text("utf-8")
     assert len(sections(html)) >= 8
     assert not re.search(r'(?:src|href)="(?!data:|https://|#|[\w./-]+\.(?:ipynb|md))', html)
     assert not re.search(r"<(?:script|img|iframe)[^>]+src=\"(?!data:)|<link|@import|url\(", html)
@@ -204,29 +213,34 @@ def test_slides_need_no_network(script, tmp_path, path):
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no browser here: apt-get install chromium")
-@pytest.mark.parametrize("path", all_notebooks(), ids=lambda path: path.stem)
-def test_slides_fit_and_are_legible(script, tmp_path, path):
-    """At 1280 x 720 nothing is cut off, and no text is set below seven tenths of its wished 27 pixels."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
-    target = script("slides").export(path, tmp_path)
+    if CHROMIUM is None:
+        pytest.skip("there is no browser here: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
-        asked = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(target.as_uri())
-        page.wait_for_function("document.body.dataset.ready")
-        found = page.evaluate(
-            "[...document.querySelectorAll('section')].map(s => [s.textContent.trim().slice(0, 60), s.dataset.fit, s.dataset.overflow])"
-        )
-        page.keyboard.press("End")
-        last = page.evaluate("[...document.querySelectorAll('section')].findIndex(s => s.classList.contains('here'))")
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("Home")
-        page.keyboard.press(" ")
+        yield browser
         browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.stem for path in all_notebooks()])
+def test_slides_fit_and_are_legible(browser, exported, name):
+    """At 1280 x 720 nothing is cut off, and no text is set below seven tenths of its wished 27 pixels."""
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(exported[name].as_uri())
+    page.wait_for_function("document.body.dataset.ready")
+    found = page.evaluate(
+        "[...document.querySelectorAll('section')].map(s => [s.textContent.trim().slice(0, 60), s.dataset.fit, s.dataset.overflow])"
+    )
+    page.keyboard.press("End")
+    last = page.evaluate("[...document.querySelectorAll('section')].findIndex(s => s.classList.contains('here'))")
+    for key in ("ArrowRight", "Home", " "):
+        page.keyboard.press(key)
+    page.close()
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     small = [(said, size, over) for said, size, over in found if float(size) < 0.7 or over]
     assert small == []
