@@ -9,14 +9,16 @@ import math
 import os
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeAlias
 
+from ppedu.core.checks import whole
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.optimizer.bounds import bound_of, lower_bound, whole_is_cheaper
 from ppedu.optimizer.greedy import greedy
-from ppedu.optimizer.known import builtins, in_flight, keeps_to, one_by_one, with_halves
+from ppedu.optimizer.known import builtins, keeps_to, one_by_one, why_not, with_halves
 from ppedu.optimizer.problem import MemoryLimit, Problem, problem
 from ppedu.optimizer.result import ROUNDING, Optimized
 from ppedu.optimizer.search import Ticks, search, solver_module
@@ -37,6 +39,7 @@ def optimize(
     *,
     split_backward: bool = True,
     rank_of_stage: tuple[int, ...] | None = None,
+    start: Schedule | None = None,
     time_limit: float = 10.0,
     progress: bool | Progress = True,
     seed: int = 0,
@@ -50,10 +53,11 @@ def optimize(
     split_backward: each backward is two operations, I and W, and W may wait. Where `costs` give no I and W, they are
         half of B each.
     rank_of_stage: where each stage is, by default stage r on rank r: (0, 1, 1, 0) is a V, (0, 1, 0, 1) two rounds.
+    start: an order of your own for the same problem, which the search starts from where it is the best that is known.
     progress: a bar, or a function that is called with (seconds, best makespan, lower bound) whenever one of them is new.
     seed, workers: of the solver; by default a worker for each core, 8 at most.
 
-    The result is never slower than the built-in schedules that fit placement and limit; those with overlapped pairs or two
+    The result is never slower than `start` and the built-in schedules that fit placement and limit; those with overlapped pairs or two
     chains are other problems. With one worker, the same seed and the time to finish, the same order comes out; with several,
     or cut short, only makespan and bound of a finished search do. Ctrl-C ends the search and is raised.
 
@@ -62,31 +66,40 @@ def optimize(
     (27.0, 27.0, True)
 
     Raises ImportError, with the line that installs it, where OR-Tools is missing; TypeError or ValueError, with what works,
-    for limits too low for one microbatch and other arguments that make no sense.
+    for limits too low for one microbatch, a `start` that is no answer, and other arguments that make no sense.
     """
     asked = problem(p, m, costs, memory_limit, split_backward, rank_of_stage)
-    seconds, cores = _options(time_limit, progress, seed, workers)
+    if start is not None and not isinstance(start, Schedule):
+        raise TypeError(f"start is a schedule, as Schedule.from_text reads it: start={start!r:.80}")
+    reason = "" if start is None else why_not(asked, start)
+    if reason:
+        raise ValueError(f"start is no answer to what is asked for: {reason}")
+    _check_options(time_limit, progress)
+    seed = whole("seed", seed, least=0, most=2**31 - 1)
+    workers = _cores() if workers is None else whole("workers", workers, "the number of the solver's threads")
     solver_module()
-    return _Search(asked, seconds, progress).run(seed, cores)
+    return _Search(asked, start, time_limit, progress).run(seed, workers)
 
 
 class _Search:
     """The best so far, and who is told of it."""
 
-    def __init__(self, asked: Problem, seconds: float, progress: bool | Progress) -> None:
+    def __init__(self, asked: Problem, start: Schedule | None, seconds: float, progress: bool | Progress) -> None:
         self.asked, self.seconds, self.began = asked, seconds, time.perf_counter()
         self.tell = progress if callable(progress) else None
         self.bar = progress is True
-        fitting = [(simulate(s, asked.costs).makespan, name, s) for name, s in builtins(asked)]
-        single = [with_halves(s) if asked.split else s for _, _, s in fitting]
+        own = [] if start is None else [start]
+        fitting = [(self._makespan(s), sum(s.peak_in_flight), name, s) for name, s in builtins(asked)]
+        single = [with_halves(s) if asked.split else s for s in (*own, *(s for *_, s in fitting))]
         single += [*greedy(asked, self.began + seconds / 2), one_by_one(asked)]
         self.start = min(single, key=self._makespan)  # all of its backwards are of the kind that is searched
-        self.best, self.makespan, self.builtin = self.start, self._makespan(self.start), None
+        self.builtin = None
         if fitting:
-            makespan, name, schedule = min(fitting, key=lambda item: (item[0], sum(in_flight(item[2]))))
+            makespan, _, name, schedule = min(fitting, key=itemgetter(0, 1))
             self.builtin = (name, makespan)
-            if makespan <= self.makespan:
-                self.best, self.makespan = schedule, makespan
+            own.insert(0, schedule)  # where several take as long, it is the built-in one
+        self.best = min((*own, self.start), key=self._makespan)
+        self.makespan = self._makespan(self.best)
         self.bound = min(bound_of(asked), self.makespan)
         self.told: tuple[float, float] | None = None
 
@@ -144,19 +157,15 @@ class _Bar:
         self.bar.update(min(seconds, self.bar.total) - self.bar.n)
 
 
-def _options(time_limit: Any, progress: Any, seed: Any, workers: Any) -> tuple[float, int]:
-    """(seconds, workers), checked."""
+def _check_options(time_limit: Any, progress: Any) -> None:
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float) or not 0 < time_limit < math.inf:
         raise ValueError(f"time_limit is the seconds that the search may take, above 0: time_limit={time_limit!r:.80}")
     if not isinstance(progress, bool) and not callable(progress):
         raise TypeError(
             f"progress is True, False or a function (seconds, best makespan, lower bound): progress={progress!r:.80}"
         )
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-        raise ValueError(f"seed is a whole number from 0 to 2147483647: seed={seed!r:.80}")
-    if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return float(time_limit), min(8, cores)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise ValueError(f"workers is the number of the solver's threads, at least 1: workers={workers!r:.80}")
-    return float(time_limit), workers
+
+
+def _cores() -> int:
+    """A worker for each core, 8 at most."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

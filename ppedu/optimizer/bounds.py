@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ppedu.core.costs import Costs
-from ppedu.core.operations import Kind
 from ppedu.optimizer.problem import B, F, I, MemoryLimit, Problem, Step, W, problem
 
 _UNIT_COSTS = Costs()
@@ -48,7 +45,7 @@ def lower_bound(
 def whole_is_cheaper(asked: Problem) -> bool:
     """Some stage's B takes less than its I and W together, so that splitting has a price."""
     stages = range(len(asked.rank_of_stage))
-    return asked.split and any(_of(asked, s, B) < _of(asked, s, I) + _of(asked, s, W) for s in stages)
+    return asked.split and any(asked.duration((s, B)) < asked.duration((s, I)) + asked.duration((s, W)) for s in stages)
 
 
 def bound_of(asked: Problem) -> float:
@@ -112,15 +109,11 @@ def _kept(asked: Problem, stage: int) -> float:
     return ends[stage, asked.frees]
 
 
-def _of(asked: Problem, stage: int, kind: Kind) -> float:
-    return asked.duration((stage, kind))
-
-
 def _relaxed(asked: Problem) -> Problem:
     """Halves so short that both together take no longer than B: what bounds them bounds whole backwards too."""
-    stages = range(len(asked.rank_of_stage))
-    input_grad = [min(_of(asked, s, I), _of(asked, s, B)) for s in stages]
-    weight_grad = [min(_of(asked, s, W), _of(asked, s, B) - i) for s, i in enumerate(input_grad)]
-    forward = [_of(asked, s, F) for s in stages]
-    costs = Costs(forward, None, input_grad, weight_grad, transfer=asked.costs.transfer)
-    return replace(asked, costs=costs)
+    times = {step: asked.duration(step) for step in asked.steps}
+    for stage in range(len(asked.rank_of_stage)):
+        whole = asked.duration((stage, B))
+        times[stage, I] = min(times[stage, I], whole)
+        times[stage, W] = min(times[stage, W], whole - times[stage, I])
+    return asked.with_times(times, asked.costs.transfer)

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from ppedu.core.operations import Action, Entry, Overlap
 from ppedu.core.schedule import Schedule
-from ppedu.optimizer.problem import B, F, I, Problem, W
-from ppedu.schedules import SCHEDULES
+from ppedu.core.validate import violations
+from ppedu.optimizer.problem import B, I, Problem, W
+from ppedu.schedules import SCHEDULES, takes_v
 
 
 def builtins(asked: Problem) -> Iterator[tuple[str, Schedule]]:
-    """(name in SCHEDULES, schedule) of those with the stages where they are asked for that keep within the limits.
-
-    Pairs that run as one slot are no orders of single operations, and a backward stays whole where it is to be whole.
-    """
-    per_rank, rest = divmod(len(asked.rank_of_stage), asked.p)
+    """(name in SCHEDULES, schedule) of those that are an answer."""
+    per_rank = len(asked.rank_of_stage) // asked.p
     for name, build in SCHEDULES.items():
-        numbers = {"p": asked.p, "m": asked.m}
-        if "v" in inspect.signature(build).parameters:
-            if rest:
-                continue
-            numbers["v"] = per_rank
-        try:
-            schedule = build(**numbers)
-        except ValueError:
-            continue  # a schedule that this p, m or v does not suit
-        entries = [entry for order in schedule.orders for entry in order]
-        fits = schedule.rank_of_stage == asked.rank_of_stage and schedule.chains == 1 and keeps_to(asked, schedule)
-        single = not any(isinstance(entry, Overlap) for entry in entries)
-        whole = all(part.kind in (F, B) for entry in entries for part in entry.actions)
-        if fits and single and (asked.split or whole):
-            yield name, schedule
+        with suppress(ValueError):  # a schedule that this p, m or v does not suit
+            schedule = build(asked.p, asked.m, per_rank) if takes_v(build) else build(asked.p, asked.m)
+            if not why_not(asked, schedule):
+                yield name, schedule
+
+
+def why_not(asked: Problem, schedule: Schedule) -> str:
+    """Why a schedule is no answer to this problem, in a sentence; "" where it is one."""
+    p, m = schedule.num_ranks, schedule.num_microbatches
+    if (p, m) != (asked.p, asked.m):
+        return f"it has p={p} ranks and m={m} microbatches, and p={asked.p} and m={asked.m} are asked for"
+    if schedule.chains != 1:
+        return f"it has {schedule.chains} chains of stages, and one is searched"
+    if schedule.rank_of_stage != asked.rank_of_stage:
+        return f"its rank_of_stage is {schedule.rank_of_stage}, and {asked.rank_of_stage} is asked for"
+    entries = [entry for order in schedule.orders for entry in order]
+    pair = next((entry for entry in entries if isinstance(entry, Overlap)), None)
+    if pair is not None:
+        return f"it runs {schedule.short(pair)} as one, and orders of single operations are searched"
+    kinds = {part.kind for entry in entries for part in entry.actions}
+    if not kinds & {B, W}:
+        return "it has no backward"
+    if not asked.split and kinds & {I, W}:
+        return "it splits backwards into I and W, and split_backward is False"
+    if not keeps_to(asked, schedule):
+        held, most = (" ".join(map(str, numbers)) for numbers in (schedule.peak_in_flight, asked.limits or ()))
+        return f"its ranks have {held} in flight, and memory_limit allows {most}"
+    return " ".join(violation.message for violation in violations(schedule)[:1])
 
 
 def one_by_one(asked: Problem) -> Schedule:
@@ -59,18 +70,7 @@ def with_halves(schedule: Schedule) -> Schedule:
     )
 
 
-def in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """The most that each rank keeps. A rank's own order decides it, whatever the operations take: it holds in every run."""
-    peaks = []
-    for order in schedule.orders:
-        count = peak = 0
-        for part in (part for entry in order for part in entry.actions):
-            count += (part.kind is F) - (part.kind in (B, W))
-            peak = max(peak, count)
-        peaks.append(peak)
-    return tuple(peaks)
-
-
 def keeps_to(asked: Problem, schedule: Schedule) -> bool:
     """No rank keeps more than it may."""
-    return asked.limits is None or all(n <= limit for n, limit in zip(in_flight(schedule), asked.limits, strict=True))
+    limits = asked.limits
+    return limits is None or all(n <= most for n, most in zip(schedule.peak_in_flight, limits, strict=True))

@@ -5,11 +5,13 @@ Letters: p ranks, m microbatches; F forward, B full backward, I and W its halves
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from ppedu.core.checks import is_whole, whole
 from ppedu.core.costs import Costs
+from ppedu.core.format import counted
 from ppedu.core.operations import Action, Kind
 from ppedu.core.schedule import Schedule, needs
 
@@ -56,11 +58,18 @@ class Problem:
         return Schedule("optimized", self.m, self.rank_of_stage, ((),) * self.p)
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        return tuple(s for s, r in enumerate(self.rank_of_stage) if r == rank)
+        return self.shape.stages_of(rank)
 
     def duration(self, step: Step) -> float:
         stage, kind = step
         return self.costs.duration(Action(stage, kind, 0))
+
+    def with_times(self, times: Mapping[Step, float], transfer: float) -> Problem:
+        """The same problem where steps and messages take as long as this."""
+        stages = range(len(self.rank_of_stage))
+        f, b, i, w = ([times.get((stage, kind), 0.0) for stage in stages] for kind in (F, B, I, W))
+        halves = Costs(f, None, i, w, transfer=transfer)
+        return replace(self, costs=halves if self.split else Costs(f, b, transfer=transfer))
 
     def links(self) -> dict[Step, tuple[tuple[Step, float], ...]]:
         """For each step those that it needs, and how long each result travels."""
@@ -84,7 +93,7 @@ def problem(
     rank_of_stage: object,
 ) -> Problem:
     """What was asked, checked. Raises TypeError or ValueError with the rule, the number and the remedy."""
-    count_p, count_m = _count("p", p, "ranks"), _count("m", m, "microbatches")
+    count_p, count_m = whole("p", p), whole("m", m)
     if not isinstance(costs, Costs):
         raise TypeError(f"costs is ppedu.Costs(forward=..., backward=...) or a timeline's costs(): costs={costs!r:.80}")
     if not isinstance(split_backward, bool):
@@ -94,34 +103,24 @@ def problem(
     return Problem(count_m, costs, placement, split_backward, _limits(count_p, memory_limit, placement))
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _count(letter: str, value: Any, what: str) -> int:
-    if not _whole(value) or value < 1:
-        raise ValueError(f"{letter} is the number of {what}, a whole number of at least 1: {letter}={value!r:.80}")
-    return int(value)
-
-
 def _placement(p: int, given: Any) -> tuple[int, ...]:
     if given is None:
         return tuple(range(p))
-    if not isinstance(given, Sequence) or isinstance(given, str) or not all(map(_whole, given)):
+    if not isinstance(given, Sequence) or isinstance(given, str) or not all(map(is_whole, given)):
         raise TypeError(f"rank_of_stage holds a rank for each stage, like (0, 1, 1, 0): rank_of_stage={given!r:.80}")
     if set(given) != set(range(p)):
         raise ValueError(
             f"each of the ranks 0 to {p - 1} holds a stage, and no other rank does: rank_of_stage={tuple(given)} with p={p}"
         )
-    return tuple(given)
+    return tuple(map(int, given))
 
 
 def _limits(p: int, given: Any, placement: tuple[int, ...]) -> tuple[int, ...] | None:
     """One limit a rank. A microbatch goes forward through all stages of a rank before it comes back to any of them."""
     if given is None:
         return None
-    limits = (given,) * p if _whole(given) else given
-    if not isinstance(limits, Sequence) or isinstance(limits, str) or not all(map(_whole, limits)):
+    limits = (given,) * p if is_whole(given) else given
+    if not isinstance(limits, Sequence) or isinstance(limits, str) or not all(map(is_whole, limits)):
         raise TypeError(
             "memory_limit is the most stage-microbatches that a rank may have in flight, a whole number for all ranks, "
             f"or one a rank, or None: memory_limit={given!r:.80}"
@@ -132,9 +131,8 @@ def _limits(p: int, given: Any, placement: tuple[int, ...]) -> tuple[int, ...] |
     low = next((rank for rank in range(p) if limits[rank] < least[rank]), None)
     if low is not None:
         works = str(max(least)) if len(set(least)) == 1 else f"({', '.join(map(str, least))})"
-        keeps = f"{least[low]} activation" + "s" * (least[low] > 1)
+        stages, keeps = counted(least[low], "stage"), counted(least[low], "activation")
         raise ValueError(
-            f"a microbatch on its way through the {least[low]} stage{'s' * (least[low] > 1)} of rank {low} keeps {keeps} there, "
-            f"but memory_limit allows {limits[low]}. The least that works is memory_limit={works}"
+            f"a microbatch on its way through the {stages} of rank {low} keeps {keeps} there, but memory_limit allows {limits[low]}. The least that works is memory_limit={works}"
         )
-    return tuple(limits)
+    return tuple(map(int, limits))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ppedu.core.format import by_rank, percent, table, time_text
 from ppedu.core.schedule import Schedule
 from ppedu.core.timeline import Timeline
 
@@ -51,41 +52,30 @@ class Optimized:
         return self.gap <= ROUNDING
 
     def _time(self, value: float) -> str:
-        unit = self.timeline.unit
-        if unit == "s":
-            return f"{value * 1e3:.2f} ms" if value >= 1e-3 or not value else f"{value * 1e3:.2g} ms"
-        return f"{value:.6g} {unit}".rstrip()
+        return time_text(value, self.timeline.unit, 6)
 
     @property
     def _verdict(self) -> str:
         if self.optimal:
             return "no order takes less"
-        return f"none takes less than {self._time(self.lower_bound)} (gap {100 * self.gap:.1f} %)"
+        return f"none takes less than {self._time(self.lower_bound)} (gap {percent(self.gap)})"
 
     def __repr__(self) -> str:
-        builtin = "no built-in fits" if self.best_builtin is None else self._builtin(*self.best_builtin)
-        flight = " ".join(map(str, self.timeline.peak_in_flight))
-        makespan = self._time(self.makespan)
-        return f"{self.schedule.label}: makespan {makespan}, {self._verdict}; {builtin}, in flight {flight}"
-
-    def _builtin(self, name: str, makespan: float) -> str:
-        return f"best built-in {name} {self._time(makespan)}"
+        name, makespan = self.best_builtin or ("", 0.0)
+        builtin = f"best built-in {name} {self._time(makespan)}" if name else "no built-in fits"
+        flight = by_rank(self.timeline.peak_in_flight)
+        return f"{self.schedule.label}: makespan {self._time(self.makespan)}, {self._verdict}; {builtin}, in flight {flight}"
 
     def __str__(self) -> str:
         """A small table: what was found, what there was before, and what cannot be beaten."""
         whole = self.makespan
-        limit = "none" if self.memory_limit is None else " ".join(map(str, self.memory_limit))
-        rows = [("found", whole, f"{self.schedule.name}, in flight {' '.join(map(str, self.timeline.peak_in_flight))}")]
+        limit = "none" if self.memory_limit is None else by_rank(self.memory_limit)
+        found = f"{self.schedule.name}, in flight {by_rank(self.timeline.peak_in_flight)}"
+        rows = [("  found", self._time(whole), found)]
         if self.best_builtin is not None:
             name, makespan = self.best_builtin
             more = f", {100 * (makespan / whole - 1):.2g} % more" if whole and makespan > whole * (1 + ROUNDING) else ""
-            rows.append(("best built-in", makespan, name + more))
-        rows.append(("lower bound", self.lower_bound, self._verdict))
-        times = [self._time(value) for _, value, _ in rows]
-        widths = max(len(head) for head, _, _ in rows), max(map(len, times))
-        lines = [
-            f"  {head:{widths[0]}}  {text:>{widths[1]}}  {note}"
-            for (head, _, note), text in zip(rows, times, strict=True)
-        ]
+            rows.append(("  best built-in", self._time(makespan), name + more))
+        rows.append(("  lower bound", self._time(self.lower_bound), self._verdict))
         title = f"{self.schedule.label}, at most in flight: {limit}; {self.seconds:.1f} s of search"
-        return "\n".join([title, *lines, self.timeline.provenance])
+        return "\n".join([title, *table(rows, "<><"), self.timeline.provenance])

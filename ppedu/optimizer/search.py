@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
-from ppedu.core.costs import Costs
 from ppedu.core.operations import Action
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.optimizer.bounds import bound_of, heads_and_tails
-from ppedu.optimizer.problem import B, F, I, Problem, Step, W
+from ppedu.optimizer.problem import F, Problem, Step
 
 LONGEST = 10**9
 """Ticks that the whole may take. Rounded down to ticks, times of one order differ by a millionth at most."""
@@ -46,15 +46,9 @@ class Ticks:
         times = {step: ticks(asked.duration(step)) for step in asked.steps}
         transfer = ticks(asked.costs.transfer)
         common = math.gcd(transfer, *times.values()) or 1
-        stages = range(len(asked.rank_of_stage))
-        forward, whole, input_grad, weight_grad = (
-            [times.get((stage, kind), 0) // common for stage in stages] for kind in (F, B, I, W)
+        return cls(
+            asked.with_times({step: time // common for step, time in times.items()}, transfer // common), scale / common
         )
-        if asked.split:
-            costs = Costs(forward, None, input_grad, weight_grad, transfer=transfer // common)
-        else:
-            costs = Costs(forward, whole, transfer=transfer // common)
-        return cls(replace(asked, costs=costs), scale / common)
 
 
 @dataclass(slots=True)
@@ -170,9 +164,13 @@ def _model(cp_model: Any, asked: Problem, start: Schedule) -> tuple[Any, dict[Ac
         model.add_no_overlap(lane)
     _add_needs(model, asked, starts)
     _add_limits(model, asked, starts)
-    for span in known.spans:
+    began: dict[Step, list[int]] = {step: [] for step in asked.steps}
+    for span in sorted(known.spans, key=attrgetter("start")):
         for action in span.action.actions:
-            model.add_hint(starts[action], round(span.start))
+            began[action.stage, action.kind].append(round(span.start))
+    for step, times in began.items():  # the j-th to run is microbatch j here, whatever the start order calls it
+        for j, begin in enumerate(times):
+            model.add_hint(starts[Action(*step, j)], begin)
     model.minimize(makespan)
     return model, starts
 

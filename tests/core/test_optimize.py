@@ -19,16 +19,16 @@ from orders import B, F, I, W, golden, legal_schedules, rules
 
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action
+from ppedu.core.replay import replay
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
-from ppedu.core.replay import replay
 from ppedu.core.validate import violations
 from ppedu.optimizer import Optimized, lower_bound, optimize
 from ppedu.optimizer.greedy import greedy
-from ppedu.optimizer.known import in_flight, one_by_one, with_halves
+from ppedu.optimizer.known import one_by_one, with_halves
 from ppedu.optimizer.problem import problem
 from ppedu.optimizer.search import Ticks, search
-from ppedu.schedules import SCHEDULES, one_f_one_b
+from ppedu.schedules import SCHEDULES, dualpipe, forward_only, gpipe, naive, one_f_one_b, zb_h1, zb_v
 
 HALVES = Costs(forward=1, input_grad=1, weight_grad=1)  # F = I = W = 1, so B = 2
 LAST = 1e-6  # a millionth: what rounding to ticks may hide
@@ -94,7 +94,7 @@ def best_of_all(m: int, placement: tuple[int, ...], split: bool, costs: Costs, l
     best = float("inf")
     for orders in itertools.product(*(list(lanes(some)) for some in mine)):
         schedule = Schedule("any", m, placement, orders)
-        if limits is not None and any(n > k for n, k in zip(in_flight(schedule), limits, strict=True)):
+        if limits is not None and any(n > k for n, k in zip(schedule.peak_in_flight, limits, strict=True)):
             continue
         times, stuck = replay(schedule, costs)
         if not stuck:
@@ -359,6 +359,78 @@ def test_the_solver_is_loaded_on_use_only(fresh_python):
     assert fresh_python("import sys, ppedu.optimizer\nprint('ortools' in sys.modules)") == "False\n"
 
 
+# an order of one's own
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_result_is_never_worse_than_the_start(seed):
+    """An order for these costs and limits that no rule makes: no time to search is time enough not to lose it."""
+    costs = uneven(4)
+    found = quiet(4, 8, costs, 4, time_limit=3)
+    numbers = random.Random(seed).sample(range(8), 8)  # the same order, its microbatches named otherwise
+    renamed = [[Action(a.stage, a.kind, numbers[a.microbatch]) for a in order] for order in found.schedule.orders]
+    own = replace(found.schedule, name="own", orders=tuple(map(tuple, renamed)))
+    again = quiet(4, 8, costs, 4, start=own, time_limit=0.05)
+    assert_sound(again, costs)
+    assert again.makespan <= found.makespan == simulate(own, costs).makespan
+    assert quiet(4, 8, costs, 4, time_limit=0.05).makespan > found.makespan  # so it is the start that made it
+
+
+def test_the_solver_starts_from_it():
+    """In the ticks of the search, with hardly any time, it finds what it was given, under its own numbers."""
+    costs = uneven(4)
+    own = quiet(4, 8, costs, 4, time_limit=3).schedule
+    mirrored = [[Action(a.stage, a.kind, 7 - a.microbatch) for a in order] for order in own.orders]
+    start = replace(own, orders=tuple(map(tuple, mirrored)))
+    asked = problem(4, 8, costs, 4, True, None)
+    order, _ = search(
+        Ticks.of(asked, simulate(own, costs).makespan), start, seconds=2, seed=0, workers=1, tell=lambda *_: None
+    )
+    assert simulate(order, costs).makespan <= simulate(own, costs).makespan * (1 + LAST)
+
+
+@pytest.mark.parametrize(("split", "best"), [(True, 27), (False, 33)])
+def test_a_worse_start_does_no_harm(split, best):
+    assert quiet(4, 8, HALVES, 4, split_backward=split, start=naive(4, 8)).makespan == best
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        (one_f_one_b(4, 7), "it has p=4 ranks and m=7 microbatches, and p=4 and m=8 are asked for"),
+        (one_f_one_b(2, 8), "it has p=2 ranks and m=8 microbatches"),
+        (gpipe(4, 8), "its ranks have 8 8 8 8 in flight, and memory_limit allows 4 4 4 4"),
+        (forward_only(4, 8), "it has no backward"),
+        (dualpipe(4, 8), "it has 2 chains of stages, and one is searched"),
+        (zb_v(4, 8), r"its rank_of_stage is \(0, 1, 2, 3, 3, 2, 1, 0\), and \(0, 1, 2, 3\) is asked for"),
+        (
+            Schedule.from_text("\n".join(["F0 F1&B0 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"] * 4)),
+            "it runs F1&B0 as one",
+        ),
+        (zb_h1(4, 8), "it splits backwards into I and W, and split_backward is False"),
+        (Schedule.from_text("\n".join(["F0 B0 F1 F2 B1 B2 F3 B3 F4 B4 F5 B5 F6 F7 B7"] * 4)), "never runs B6"),
+        (
+            Schedule.from_text(
+                "\n".join(
+                    ["F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"] * 3
+                    + ["F1 B1 F0 B0 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"]
+                )
+            ),
+            "rank 2 waits at B0",
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Schedule) else "",
+)
+def test_a_start_that_is_no_answer_is_refused(start, says):
+    with pytest.raises(ValueError, match=f"start is no answer to what is asked for: .*{says}"):
+        optimize(4, 8, memory_limit=4, split_backward=False, start=start)
+
+
+def test_a_start_is_a_schedule():
+    with pytest.raises(TypeError, match=r"start is a schedule, .* start='1f1b'"):
+        optimize(4, 8, start="1f1b")
+
+
 # rules of thumb
 
 
@@ -374,7 +446,7 @@ def test_rules_of_thumb_are_legal_and_keep_the_limit(p, m, more, placement, spli
         assert violations(schedule) == ()
         assert sum(map(len, schedule.orders)) == m * len(where) * (3 if split else 2)
         peaks = simulate(schedule, asked.costs).peak_in_flight
-        assert peaks == in_flight(schedule)
+        assert peaks == schedule.peak_in_flight
         assert max(peaks) <= asked.limits[0]
 
 
@@ -382,7 +454,7 @@ def test_rules_of_thumb_are_legal_and_keep_the_limit(p, m, more, placement, spli
 @given(legal_schedules())
 def test_in_flight_is_that_of_the_order_whatever_the_costs(schedule):
     for seed in (1, 2):
-        assert simulate(schedule, uneven(schedule.num_stages, seed)).peak_in_flight == in_flight(schedule)
+        assert simulate(schedule, uneven(schedule.num_stages, seed)).peak_in_flight == schedule.peak_in_flight
 
 
 # steps that take no time, and times far apart
@@ -510,5 +582,5 @@ def test_what_is_open_is_said():
     timeline = simulate(one_f_one_b(4, 8), Costs(1, 1, unit="s"))
     best = Optimized(timeline.schedule, timeline, 11.0, None, (4, 4, 4, 4), 2.0)
     assert (best.gap, best.optimal) == (0.5, False)
-    assert "none takes less than 11000.00 ms (gap 50.0 %); no built-in fits" in repr(best)
+    assert "none takes less than 11 s (gap 50.0 %); no built-in fits" in repr(best)
     assert "best built-in" not in str(best)
