@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -289,55 +288,78 @@ def test_every_rule_is_tried():
 
 # strict nbval bites
 
-
-def nbval(path: Path, root: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if key not in {"MPLBACKEND", "PYTEST_ADDOPTS"}}
-    env |= {"PYTHONPATH": str(root), "PPEDU_HOME": str(home)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
-    return subprocess.run(
-        [*command, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=60", str(path)],
-        env=env, cwd=path.parent, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+CLAIM = "print('another time')\nassert {}"
 
 
-def only_predicted(path: Path, folder: Path) -> Path:
-    """A copy of a notebook without its cells that start processes, so that it runs in seconds."""
+def only_predicted(path: Path) -> nbformat.NotebookNode:
+    """A notebook up to its first cell that needs torch, so that it runs in seconds."""
     book = nbformat.read(path, as_version=4)
     last = next(i for i, c in enumerate(book.cells) if "ByteGPT" in c.source and c.cell_type == "code")
     book.cells = book.cells[:last]
-    folder.mkdir()
-    nbformat.write(book, folder / path.name)
-    return folder / path.name
+    return book
 
 
-@pytest.mark.slow
-def test_a_changed_number_in_a_notebook_fails(root, tmp_path):
-    """The stored text must come out again: as it is, it passes; with 22 made 21 in one cell, nbval fails for that cell."""
-    path = only_predicted(FOLDER / "00_start_here.ipynb", tmp_path / "as it is")
-    done = nbval(path, root, tmp_path)
-    assert done.returncode == 0, done.stdout
-    changed = tmp_path / "changed" / path.name
-    shutil.copytree(path.parent, changed.parent)
-    stored = path.read_text("utf-8")
-    assert "makespan 22, bubble" in stored
-    changed.write_text(stored.replace("makespan 22, bubble", "makespan 21, bubble"), "utf-8")
-    done = nbval(changed, root, tmp_path)
-    assert done.returncode == 1
-    assert "1 failed" in done.stdout
-    assert "Cell outputs differ" in done.stdout
-    assert "makespan 21, bubble" in done.stdout
-    assert "makespan 22, bubble" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("claim", "status"), [("1 < 2", 0), ("2 < 1", 1)])
-def test_a_measured_cell_may_print_anything_but_its_claim_must_hold(root, tmp_path, claim, status):
+def claiming(claim: str) -> nbformat.NotebookNode:
+    """A notebook that measures, prints another time than the one stored, and asserts this."""
     cell = v4.new_code_cell(
-        f"print('another time')\nassert {claim}",
+        CLAIM.format(claim),
         execution_count=1,
         metadata={"tags": ["nbval-ignore-output"]},
         outputs=[v4.new_output("stream", text="one time")],
     )
-    path = tmp_path / "00_test.ipynb"
-    nbformat.write(v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC}), path)
-    assert nbval(path, root, tmp_path).returncode == status
+    return v4.new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC})
+
+
+@pytest.fixture(scope="module")
+def ran(root, tmp_path_factory) -> tuple[dict[str, list[str]], str]:
+    """(notebook -> how each of its cells ended, all that was printed) of nbval as `make test` calls it."""
+    folder = tmp_path_factory.mktemp("nbval")
+    book = only_predicted(FOLDER / "00_start_here.ipynb")
+    nbformat.write(book, folder / "as_it_is.ipynb")
+    stored = (folder / "as_it_is.ipynb").read_text("utf-8")
+    assert stored.count("makespan 22, bubble") > 0
+    (folder / "changed.ipynb").write_text(stored.replace("makespan 22, bubble", "makespan 21, bubble"), "utf-8")
+    nbformat.write(claiming("1 < 2"), folder / "holds.ipynb")
+    nbformat.write(claiming("2 < 1"), folder / "fails.ipynb")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("MPLBACKEND", "PYTEST"))}
+    env |= {"PYTHONPATH": str(root), "PPEDU_HOME": str(folder / "home")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+    ]
+    done = subprocess.run(
+        [*command, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=60", str(folder)],
+        env=env, cwd=folder, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    cells: dict[str, list[str]] = {}
+    for name, result in re.findall(r"^(\w+)::ipynb::Cell \d+ (PASSED|FAILED)", done.stdout, re.MULTILINE):
+        cells.setdefault(name, []).append(result)
+    return cells, done.stdout
+
+
+@pytest.mark.slow
+def test_a_changed_number_in_a_notebook_fails(ran):
+    """The stored text must come out again: as it is, it passes; with 22 made 21 in one cell, nbval fails for that cell."""
+    cells, said = ran
+    assert len(cells["as_it_is"]) >= 4, said
+    assert set(cells["as_it_is"]) == {"PASSED"}
+    assert len(cells["changed"]) == len(cells["as_it_is"])
+    assert cells["changed"].count("FAILED") == 1
+    assert "Cell outputs differ" in said
+    assert "makespan 21, bubble" in said
+    assert "makespan 22, bubble" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "result"), [("holds", "PASSED"), ("fails", "FAILED")])
+def test_a_measured_cell_may_print_anything_but_its_claim_must_hold(ran, name, result):
+    assert ran[0][name] == [result]
