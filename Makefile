@@ -9,8 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of interpreters, and eac
 
 # Modules, not scripts: they work even where the path to .venv has a space or is longer than a "#!" line may be.
 PY := .venv/bin/python
-# Workers side by side, a test file each; -n 0 in PYTEST_ARGS has one process run all. What takes longest begins first.
-WORKERS := -n auto --dist loadfile --no-loadscope-reorder
+# Workers side by side, a test file each, in the order of pyproject.toml. PYTEST_ARGS="-n 0" has one process run all.
+WORKERS := -n auto --maxprocesses 8 --no-loadscope-reorder --dist loadgroup
 BOOKS := $(sort $(wildcard notebooks/*.ipynb))
 # JupyterLab refuses to start as root unless told; who runs make as root (in a container) has decided already.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -32,7 +32,7 @@ demo: setup ## three schedules for real, without a browser
 test: setup ## every test; those that measure time run alone, notebooks last; minutes
 	$(PY) -m pytest -m "not timing and not soak" $(WORKERS) $(PYTEST_ARGS)
 	$(PY) -m pytest -m "timing and not soak" $(PYTEST_ARGS)
-	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(WORKERS) $(PYTEST_ARGS)
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 soak: setup ## what `make test` has a sample of, in full: faults at random moments, leaks, random orders; minutes more
 	$(PY) -m pytest -m soak $(PYTEST_ARGS)

@@ -60,6 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers share out files, so that a file's fixtures are made once; all that needs a browser counts as one file."""
+    for item in items:
+        if not item.get_closest_marker("apart"):
+            group = "browser" if item.get_closest_marker("browser") else item.path.relative_to(ROOT).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
     if not config.getoption("--core"):
         return
     slow = [item for item in items if {"slow", "timing"} & {mark.name for mark in item.iter_markers()}]

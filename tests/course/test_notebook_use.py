@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import leftovers
@@ -13,7 +12,7 @@ import pytest
 from driven import ROOT, Driven, environment
 from jupyter_client import BlockingKernelClient, KernelManager
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.apart]
 GONE = 3.0  # seconds after the end of a kernel within which no process of it is left
 
 
@@ -166,7 +165,7 @@ def test_a_kernel_is_killed_while_a_rank_holds_the_interpreter(kernel: Kernel) -
     ends(kernel, before)
 
 
-@pytest.mark.parametrize("delay", [0.0, 1.0])
+@pytest.mark.parametrize("delay", [pytest.param(0.0, marks=pytest.mark.soak), 1.0])
 def test_a_kernel_is_killed_in_its_first_start(kernel: Kernel, delay: float) -> None:
     kernel.run(IMPORTS + DEFINITIONS)
     kernel.submit("train(None, None)")
@@ -236,28 +235,16 @@ def output_of(*arguments: str, cwd: Path, stdin: str = "") -> list[str]:
     return list(out)
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[list[str]]]]:
-    """The script, started in four ways, two at a time."""
-    folder = tmp_path_factory.mktemp("scripts")
-    (folder / "script.py").write_text(SCRIPT, "utf-8")
-    package = folder / "pkg"
+@pytest.mark.parametrize("way", ["file", "-c", pytest.param("stdin", marks=pytest.mark.soak), "-m"])
+def test_a_script_without_a_main_guard(tmp_path: Path, way: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
+    package = tmp_path / "pkg"
     package.mkdir()
     (package / "__init__.py").write_text("print('package is imported')\n", "utf-8")
     (package / "mod.py").write_text("from pkg.other import HELPER\n" + SCRIPT, "utf-8")
     (package / "other.py").write_text("HELPER = 1\n", "utf-8")
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            "file": pool.submit(output_of, "script.py", cwd=folder),
-            "-c": pool.submit(output_of, "-c", SCRIPT, cwd=folder),
-            "stdin": pool.submit(output_of, "-", cwd=folder, stdin=SCRIPT),
-            "-m": pool.submit(output_of, "-m", "pkg.mod", cwd=folder),
-        }
-
-
-@pytest.mark.parametrize("way", ["file", "-c", "stdin", "-m"])
-def test_a_script_without_a_main_guard(outputs: dict[str, Future[list[str]]], way: str) -> None:
-    out = outputs[way].result()
+    arguments = {"file": ("script.py",), "-c": ("-c", SCRIPT), "stdin": ("-",), "-m": ("-m", "pkg.mod")}[way]
+    out = output_of(*arguments, cwd=tmp_path, stdin=SCRIPT if way == "stdin" else "")
     expected = ["script runs", "falls True", "rank 1 action F0", "Traceback (most recent call last):"]
     if way == "-m":
         assert out.pop(0) == "package is imported"
@@ -269,8 +256,8 @@ def test_a_script_without_a_main_guard(outputs: dict[str, Future[list[str]]], wa
 
 
 SPAWNS = f"""
-from ppedu.runtime import launch
-launch.START_METHOD = "spawn"
+from ppedu.runtime.processes import fork_server
+fork_server.START_METHOD = "spawn"
 {SCRIPT}
 """
 

@@ -23,6 +23,7 @@ import ppedu
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.apart,
     pytest.mark.timeout(170),
     pytest.mark.skipif(bool(hosts.missing()), reason=hosts.missing()),
 ]
@@ -404,6 +405,7 @@ def test_two_hosts_as_slurm_starts_them(tmp_path):
         assert world.left() == []
 
 
+@pytest.mark.soak
 def test_two_hosts_as_slurm_starts_them_told_how_many_ranks_a_host_has(tmp_path):
     with Lan(("debian", "debian")) as lan:
         world = World(lan, tmp_path, 2).slurm("equal@1", "boom@0", local_size=True, GLOO_SOCKET_IFNAME="eth0")
@@ -416,7 +418,14 @@ def test_two_hosts_as_slurm_starts_them_told_how_many_ranks_a_host_has(tmp_path)
         assert world.left() == []
 
 
-@pytest.mark.parametrize(("fault", "static"), [("kill@3", False), ("exit@2", True), ("kill@0", False)])
+@pytest.mark.parametrize(
+    ("fault", "static"),
+    [
+        ("kill@0", False),
+        pytest.param("kill@3", False, marks=pytest.mark.soak),
+        pytest.param("exit@2", True, marks=pytest.mark.soak),
+    ],
+)
 def test_a_rank_ends_without_a_word(tmp_path, fault, static):
     """Killed (rank 0 too, which watches the others), or gone by os._exit."""
     guilty = int(fault[-1])
@@ -485,7 +494,7 @@ def test_a_link_is_cut(tmp_path):
         assert world.left() == []
 
 
-@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("where", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_ctrl_c_at_one_of_the_torchruns(tmp_path, where):
     with Lan() as lan:
         world = World(lan, tmp_path, 2).torchrun("run")
@@ -571,6 +580,7 @@ def test_page_starts_by_address_whatever_names_are_good_for(tmp_path):
         assert_trained(reader.does(*blocks("Start by address")))
 
 
+@pytest.mark.soak
 def test_page_starts_c10d_without_names(tmp_path):
     with Lan(("debian", "none")) as lan:
         assert_trained(Reader(lan, tmp_path).does(*blocks("Start by name (c10d)")[1:]))
