@@ -21,7 +21,6 @@ __all__ = [
     "looped_bfs",
     "naive",
     "one_f_one_b",
-    "takes_v",
     "zb_h1",
     "zb_h2",
     "zb_v",
