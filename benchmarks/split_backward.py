@@ -28,18 +28,17 @@ def split(rounds: int) -> None:
         line(f"width {width}: I over B", [t["I"] / t["B"] for t in found], half)
         line(f"width {width}: W over B", [t["W"] / t["B"] for t in found])
         line(f"width {width}: I + W over B", [(t["I"] + t["W"]) / t["B"] for t in found], both)
-        line(f"width {width}: forward that can be split over one that cannot", [t["S"] / t["F"] for t in found])
     _bytes()
 
 
 def _times(width: int, rounds: int) -> list[dict[str, float]]:
-    """Seconds of F and B, and of F (as S), I and W, in turn."""
+    """Seconds of F and B, and of F, I and W, in turn."""
     stage = _stage(width, active=False)
     x, gradient = torch.randn(SEQUENCES, TOKENS, width), torch.randn(SEQUENCES, TOKENS, width)
     steps: dict[str, Callable[[], Any]] = {
         "F": lambda: stage.forward(0, x),
         "B": lambda: stage.backward(0, gradient),
-        "S": lambda: stage.forward(0, x, split=True),
+        "F again": lambda: stage.forward(0, x),
         "I": lambda: stage.backward_input(0, gradient),
         "W": lambda: stage.backward_weight(0),
     }
@@ -74,7 +73,7 @@ def _bytes() -> None:
     print("One such stage, MiB after each operation:", end=" ")
     for kind, i in (("F", 0), ("F", 1), ("I", 0), ("I", 1), ("W", 0), ("W", 1)):
         if kind == "F":
-            stage.forward(i, x.clone(), split=True)
+            stage.forward(i, x.clone())
         elif kind == "I":
             stage.backward_input(i, torch.randn_like(x))
         else:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+from torchrun import torchrun
 
 import ppedu
 from ppedu.course.models import Block, ByteGPT, next_byte_loss
 from ppedu.runtime.rank.stage import Meter, Stage
-from ppedu.runtime.rank.weight_queue import Router, WeightQueue, splittable
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -55,7 +55,7 @@ class Letters(nn.Module):
         self.weight, self.bias = nn.Parameter(numbers(4, 4, seed=5)), nn.Parameter(numbers(4, seed=6))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
+        return (x.unsqueeze(-1) * self.weight).sum(-2) + self.bias
 
 
 class Checkpointed(nn.Module):
@@ -116,10 +116,13 @@ SPLIT = {
     "without a gradient in between": lambda: (Calls(quietly), numbers(6, 4)),
     "expanded": lambda: (Calls(lambda x, w, b: F.linear(x, w, b).sum(-1, keepdim=True).expand(6, 4)), numbers(6, 4)),
     "checkpointed": lambda: (nn.Sequential(Checkpointed(mlp(), False), *layers(4, 4)), numbers(2, 3, 4)),
-    "checkpointed, reentrant": lambda: (nn.Sequential(Checkpointed(mlp(), True), *layers(4, 4)), numbers(2, 3, 4)),
     "tokens": lambda: (nn.Sequential(nn.Embedding(7, 4), *layers(4, 4)).double(), tokens(2, 3)),
     "tokens with a padding": lambda: (nn.Embedding(7, 4, padding_idx=-3).double(), tokens(5, 6)),
     "tokens of 32 bits": lambda: (nn.Embedding(7, 4).double(), tokens(5, 6).int()),
+    "renormalised tokens": lambda: (nn.Embedding(7, 4, max_norm=1.0).double(), tokens(2, 3)),
+    "by the letter": lambda: (Calls(lambda x, w, b: x @ w + b), numbers(6, 4)),
+    "both ways": lambda: (Calls(lambda x, w, b: F.linear(x, w, b) @ w), numbers(6, 4)),
+    "vmap": lambda: (Calls(lambda x, w, b: torch.func.vmap(lambda row: F.linear(row, w, b))(x)), numbers(6, 4)),
     "first of a GPT": lambda: (ByteGPT(blocks=1, width=8, heads=2, context=4).double(), tokens(3, 4)),
 }  # fmt: skip
 
@@ -162,15 +165,14 @@ UNSPLIT = {
         {"parametrizations.weight.original0", "parametrizations.weight.original1"},
     ),
     "norm over two dimensions": (lambda: (nn.LayerNorm((3, 4)).double(), numbers(2, 3, 4)), {"weight", "bias"}),
-    "by the letter": (lambda: (Calls(lambda x, w, b: x @ w + b), numbers(6, 4)), {"weight"}),
-    "both ways": (lambda: (Calls(lambda x, w, b: F.linear(x, w, b) @ w), numbers(6, 4)), {"weight"}),
-    "vmap": (
-        lambda: (Calls(lambda x, w, b: torch.func.vmap(lambda row: F.linear(row, w, b))(x)), numbers(6, 4)),
-        {"weight"},
+    "the weight on the left": (lambda: (Calls(lambda x, w, b: (w @ x.t()).t() + b), numbers(6, 4)), {"weight"}),
+    "the weight by itself": (lambda: (Calls(lambda x, w, b: F.linear(x, w, b) * w.sum()), numbers(6, 4)), {"weight"}),
+    "checkpointed, reentrant": (
+        lambda: (nn.Sequential(Checkpointed(mlp(), True), *layers(4, 4)), numbers(2, 3, 4)),
+        {"0.inner.1.weight", "0.inner.3.weight", "1.weight"},
     ),
     "autocast": (lambda: (Calls(in_bfloat).float(), numbers(6, 4)), {"weight"}),
     "a gradient of its own": (lambda: (Calls(penalised), numbers(6, 4)), {"weight"}),
-    "renormalised tokens": (lambda: (nn.Embedding(7, 4, max_norm=1.0).double(), tokens(2, 3)), {"weight"}),
     "tokens by frequency": (lambda: (nn.Embedding(7, 4, scale_grad_by_freq=True).double(), tokens(5, 6)), {"weight"}),
     "sparse tokens": (lambda: (nn.Embedding(7, 4, sparse=True).double(), tokens(2, 3)), {"weight"}),
     "torch's attention": (attention, set()),  # to rounding: its inputs are not contiguous
@@ -193,7 +195,7 @@ def train_both(make: Any, same: Any = torch.equal, microbatches: int = 3) -> tup
     x = built(make)[1]
     for i in range(microbatches):
         inputs = x * (i + 1) / 2 if x.is_floating_point() else x
-        ys = [stage.forward(i, inputs.clone(), split=split)[0] for stage, split in ((whole, False), (halves, True))]
+        ys = [stage.forward(i, inputs.clone())[0] for stage, split in ((whole, False), (halves, True))]
         assert same(*ys)
     gradient = [numbers(*ys[0].shape, seed=i).to(ys[0].dtype) for i in range(microbatches)]
     for i in range(microbatches):
@@ -229,7 +231,7 @@ def names_of(stage: Stage) -> set[str]:
     return {name for name, w in stage.module.named_parameters() if any(w is u for u in stage.unsplit)}
 
 
-TWICE = {"used twice", "used three times", "without a gradient in between"}  # weights that are summed in another order
+TWICE = {"used twice", "used three times", "both ways", "without a gradient in between"}  # weights that are summed in another order
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -260,7 +262,7 @@ def test_input_half_leaves_the_weights_alone(make):
     """That the gradients above come in W, not in I: else equal numbers would say nothing about the split."""
     module, x = make()
     stage = Stage(module, Meter(), first=False, loss_fn=None)
-    y, _ = stage.forward(0, x.clone(), split=True)
+    y, _ = stage.forward(0, x.clone())
     stage.backward_input(0, torch.ones_like(y))
     assert all(w.grad is None for w in module.parameters() if w.dim() > 1)  # vectors come in I on purpose
     stage.backward_weight(0)
@@ -274,7 +276,7 @@ def test_a_stage_may_run_some_microbatches_whole_and_split_others():
     for i in range(4):
         x, gradient = numbers(3, 4, seed=i), numbers(3, 4, seed=i + 9)
         for stage in (whole, mixed):
-            stage.forward(i, x.clone(), split=stage is mixed and i % 2 == 1)
+            stage.forward(i, x.clone())
         back = mixed.backward_input(i, gradient) if i % 2 else mixed.backward(i, gradient)
         assert torch.equal(back, whole.backward(i, gradient))
         if i % 2:
@@ -286,7 +288,7 @@ def test_whole_backward_after_a_forward_that_could_be_split():
     module, x = mlp(), numbers(3, 4)
     whole, other = (Stage(copy.deepcopy(module), Meter(), first=False, loss_fn=None) for _ in range(2))
     for stage in (whole, other):
-        stage.forward(0, x.clone(), split=stage is other)
+        stage.forward(0, x.clone())
     assert torch.equal(whole.backward(0, x), other.backward(0, x))
     assert_same_bits(whole.module, other.module)
 
@@ -321,7 +323,7 @@ def test_input_half_really_frees_the_graph():
             return _Holds.apply(x, token)
 
     stage = Stage(nn.Sequential(*layers(4, 4), Holds(), *layers(4, 4)), Meter(), first=False, loss_fn=None)
-    stage.forward(0, numbers(3, 4), split=True)
+    stage.forward(0, numbers(3, 4))
     gc.collect()
     assert alive[0]() is not None
     stage.backward_input(0, numbers(3, 4))
@@ -335,7 +337,7 @@ def test_checkpointed_layers_keep_their_input_only():
     """Queues must not bring back what checkpointing saves: before I the block's input and the head's."""
     meter = Meter()
     stage = Stage(nn.Sequential(Checkpointed(mlp(), False), *layers(4, 4)), meter, first=False, loss_fn=None)
-    stage.forward(0, numbers(3, 4), split=True)
+    stage.forward(0, numbers(3, 4))
     assert meter.now <= 3 * (4 + 4) * 8
     stage.backward_input(0, numbers(3, 4))
     assert meter.now > 3 * (4 + 4) * 8
@@ -343,29 +345,67 @@ def test_checkpointed_layers_keep_their_input_only():
     assert meter.now == 0
 
 
-# the router
+# torch itself
 
 
-def test_nothing_is_rerouted_outside():
-    class Fails(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
+def torchs_own() -> tuple[Any, ...]:
+    autograd = torch.autograd
+    return F.linear, F.embedding, autograd.grad, autograd.backward, autograd.Function.apply
 
+
+def test_torchs_functions_stay_as_they_are():
+    """In the forward, in both halves of the backward, and afterwards."""
+    before, seen = torchs_own(), []
+
+    class Sees(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            raise RuntimeError("mine")
+            seen.append(torchs_own())
+            x.register_hook(lambda gradient: seen.append(torchs_own()))
+            return x
 
-    before = F.linear, F.embedding
-    stage = Stage(Fails(), Meter(), first=False, loss_fn=None)
-    with pytest.raises(RuntimeError, match="mine"):
-        stage.forward(0, numbers(3, 4), split=True)
-    assert (F.linear, F.embedding) == before
-    assert type(nn.Linear(4, 4)(torch.ones(2, 4)).grad_fn).__name__ == "AddmmBackward0"
+    stage = Stage(nn.Sequential(*layers(4, 4), Sees(), *layers(4, 4)), Meter(), first=False, loss_fn=None)
+    stage.forward(0, numbers(3, 4))
+    stage.backward_input(0, numbers(3, 4))
+    stage.backward_weight(0)
+    assert [*seen, torchs_own()] == [before] * 3
+
+
+IN_A_WORLD = """
+import threading, torch, ppedu
+from runtime_helpers import batch, mse
+
+def torchs_own():
+    F, autograd = torch.nn.functional, torch.autograd
+    return F.linear, F.embedding, autograd.grad, autograd.backward, autograd.Function.apply
+
+torch.manual_seed(0)
+before, places = torchs_own(), []
+
+class Looks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4, dtype=torch.float64)
+    def __deepcopy__(self, memo):
+        return self  # what the rank's thread sees is wanted in the main one
+    def forward(self, x):
+        places.append((threading.current_thread() is threading.main_thread(), torchs_own() == before))
+        return self.inner(x)
+
+ppedu.train([Looks(), Looks()], ppedu.zb_h1(2, 2), [batch(4, 4, 4)], mse, progress=False, device="cpu")
+assert places and set(places) == {(False, True)}, places
+assert torchs_own() == before
+"""
+
+
+@pytest.mark.slow
+def test_torchs_functions_stay_as_they_are_in_a_process_that_joined_a_world(tmp_path):
+    """There a rank computes in the user's own process."""
+    done = torchrun(tmp_path, IN_A_WORLD, 2)
+    assert done.returncode == 0, done.stderr[:2000]
 
 
 def test_stages_in_two_threads_do_not_meet():
-    """Each leaves while the other is inside: in the order in which they came, which is no order of nesting."""
-    before = F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward
+    """Each computes while the other is inside."""
     inside, gone = threading.Barrier(2), threading.Event()
 
     class Meets(nn.Module):
@@ -382,25 +422,22 @@ def test_stages_in_two_threads_do_not_meet():
     stages = [Stage(Meets(first), Meter(), first=False, loss_fn=None) for first in (True, False)]
 
     def work(stage: Stage, first: bool) -> None:
-        stage.forward(0, torch.ones(3, 4), split=True)
+        stage.forward(0, torch.ones(3, 4))
+        stage.backward_input(0, torch.ones(3, 4))
         if first:
-            stage.backward_input(0, torch.ones(3, 4))  # while the other one computes its forward
             gone.set()
-        else:
-            stage.backward_input(0, torch.ones(3, 4))
         stage.backward_weight(0)
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(work, stage, first) for stage, first in zip(stages, (True, False), strict=True)]:
             done.result(20)
-    assert (F.linear, F.embedding, torch.autograd.grad, torch.autograd.backward) == before
     for stage in stages:
         assert stage.unsplit == []
         assert torch.equal(stage.module.inner.weight.grad, torch.full((4, 4), 3.0))
 
 
 def test_a_penalty_in_the_loss_is_right_too():
-    """The gradient of a gradient: a stage that asks for one is not split, and says so."""
+    """The gradient of a gradient: all of its graph is the loss's."""
 
     def penalised_loss(y: Tensor, target: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(y.square().sum(), weights[-1], create_graph=True)
@@ -411,11 +448,10 @@ def test_a_penalty_in_the_loss_is_right_too():
         module, x = layers(4, 4, 4), numbers(6, 4)
         weights = [w for w in module.parameters() if w.dim() > 1]
         stage = Stage(module, Meter(), first=False, loss_fn=penalised_loss)
-        stage.forward(0, x.clone(), torch.zeros(6, 4), split=split)
+        stage.forward(0, x.clone(), torch.zeros(6, 4))
         found.append([stage.backward_input(0, None) if split else stage.backward(0, None)])
         if split:
             stage.backward_weight(0)
-        assert len(stage.unsplit) == (len(weights) if split else 0)
         assert not stage.meter.now
         found[-1] += [w.grad for w in module.parameters()]
     for one, other in zip(*found, strict=True):
@@ -435,17 +471,9 @@ def test_writing_over_what_w_needs_is_refused():
             return y
 
     stage = Stage(Spoils(), Meter(), first=False, loss_fn=None)
-    stage.forward(0, torch.ones(3, 4), split=True)
+    stage.forward(0, torch.ones(3, 4))
     with pytest.raises(RuntimeError, match=r"modified by an inplace operation: a tensor of shape \(3, 4\)"):
         stage.backward_input(0, torch.ones(3, 4))
-
-
-def test_only_a_stages_own_weights_are_taken():
-    own, other = nn.Linear(4, 4), nn.Linear(4, 4)
-    with Router(WeightQueue(), splittable(own)):
-        taken, left = own(torch.ones(2, 4)), other(torch.ones(2, 4))
-    assert type(taken.grad_fn).__name__ == "_LinearBackward"
-    assert type(left.grad_fn).__name__ == "AddmmBackward0"
 
 
 def test_other_modes_still_see_the_calls():
@@ -458,7 +486,7 @@ def test_other_modes_still_see_the_calls():
 
     module = layers(4, 4)
     with Sees():
-        Stage(module, Meter(), first=False, loss_fn=None).forward(0, numbers(2, 4), split=True)
+        Stage(module, Meter(), first=False, loss_fn=None).forward(0, numbers(2, 4))
     assert F.linear in seen
 
 

@@ -94,12 +94,11 @@ def test_input_and_weight_halves_are_the_whole(make):
     module, x, gradient = make(), numbers(4, 3), numbers(4, 3, seed=1)
     _, wanted_x, wanted = plain(module, x, gradient)
     stage = Stage(module, Meter(), first=False, loss_fn=None)
-    stage.forward(0, x.clone(), split=True)
+    stage.forward(0, x.clone())
     assert_close(stage.backward_input(0, gradient), wanted_x, "gradient for the input")
-    left = {"weight"} if MODULES["views"] is make else set()  # a layer without a split of its own
     vectors = {name for name, w in module.named_parameters() if w.dim() < 2 and w.requires_grad}
-    assert gradients(module).keys() == left | vectors  # I leaves the other matrices alone
-    assert {name for name, w in module.named_parameters() if any(w is u for u in stage.unsplit)} == left
+    assert gradients(module).keys() == vectors  # I leaves the matrices alone
+    assert {name for name, w in module.named_parameters() if any(w is u for u in stage.unsplit)} == set()
     stage.backward_weight(0)
     same_gradients(gradients(module), wanted)
     assert not stage.in_flight
@@ -113,7 +112,7 @@ def test_microbatches_add_up_in_any_order(halves):
     whole = plain(module, torch.cat([x for x, _ in parts]), torch.cat([g for _, g in parts]))
     stage = Stage(module, Meter(), first=False, loss_fn=None)
     for i in (2, 0, 1):
-        stage.forward(i, parts[i][0].clone(), split=halves)
+        stage.forward(i, parts[i][0].clone())
     back = {}
     for i in (1, 2, 0):
         back[i] = stage.backward_input(i, parts[i][1]) if halves else stage.backward(i, parts[i][1])
@@ -133,7 +132,7 @@ def test_the_last_stage_weighs_the_loss_by_its_share(halves):
     loss, back = 0.0, []
     for i, part in enumerate((slice(0, 2), slice(2, 5))):
         share = (part.stop - part.start) / 5
-        y, mean = stage.forward(i, x[part].clone(), target[part], share, split=halves)
+        y, mean = stage.forward(i, x[part].clone(), target[part], share)
         assert y.item() == pytest.approx(mean.item() * share)
         loss += mean.item() * share
         back.append(stage.backward_input(i, None) if halves else stage.backward(i, None))
@@ -151,7 +150,7 @@ def test_the_first_stage_returns_no_gradient(halves):
     x = tokens(3, 4)
     next_byte_loss(whole(x), x).backward()
     stage = Stage(model, Meter(), first=True, loss_fn=next_byte_loss)
-    stage.forward(0, x, x, split=halves)
+    stage.forward(0, x, x)
     assert (stage.backward_input(0, None) if halves else stage.backward(0, None)) is None
     if halves:
         assert all(gradient.dim() < 2 for gradient in gradients(model).values())
@@ -179,7 +178,7 @@ def test_a_stage_that_forgets_its_input_returns_zeros():
 
     for halves in (False, True):
         stage = Stage(Forgets(3, 3).double(), Meter(), first=False, loss_fn=None)
-        stage.forward(0, numbers(4, 3), split=halves)
+        stage.forward(0, numbers(4, 3))
         back = stage.backward_input(0, numbers(4, 3)) if halves else stage.backward(0, numbers(4, 3))
         assert back.shape == (4, 3)
         assert not back.any()
@@ -191,7 +190,7 @@ def test_a_stage_that_forgets_its_input_returns_zeros():
 def test_a_stage_of_frozen_weights_at_the_very_start_has_nothing_to_do():
     stage = Stage(layers(3, 3).requires_grad_(False), Meter(), first=True, loss_fn=None)
     for i, halves in enumerate((False, True)):
-        stage.forward(i, numbers(4, 3), split=halves)
+        stage.forward(i, numbers(4, 3))
         assert (stage.backward_input(i, numbers(4, 3)) if halves else stage.backward(i, numbers(4, 3))) is None
         if halves:
             stage.backward_weight(i)
@@ -309,12 +308,12 @@ def test_bytes_from_input_half_to_weight_half_by_hand():
     meter = Meter()
     module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).double()
     stage = Stage(module, meter, first=False, loss_fn=None)
-    stage.forward(0, numbers(5, 4), split=True)
+    stage.forward(0, numbers(5, 4))
     saved = 5 * (4 + 8 + 8) * DOUBLE
     assert meter.now == saved
     stage.backward_input(0, numbers(5, 2))
     assert meter.now == meter.peak == 5 * (4 + 8 + 8 + 2) * DOUBLE
-    stage.forward(1, numbers(3, 4), split=True)
+    stage.forward(1, numbers(3, 4))
     stage.backward_weight(0)
     assert meter.now == 3 * (4 + 8 + 8) * DOUBLE
     stage.backward_input(1, numbers(3, 2))
@@ -326,7 +325,7 @@ def test_input_half_frees_what_needs_no_weights():
     """Of many activations without weights nothing stays for W."""
     meter = Meter()
     stage = Stage(nn.Sequential(*(nn.Tanh() for _ in range(5)), *layers(4, 2)), meter, first=False, loss_fn=None)
-    stage.forward(0, numbers(5, 4), split=True)
+    stage.forward(0, numbers(5, 4))
     assert meter.now == 5 * (5 * 4) * DOUBLE  # five outputs, the last of which is also the input of Linear
     stage.backward_input(0, numbers(5, 2))
     assert meter.now == 5 * (4 + 2) * DOUBLE
@@ -347,7 +346,7 @@ def test_a_gradient_that_two_layers_share_counts_once():
 
     meter = Meter()
     stage = Stage(Both(), meter, first=False, loss_fn=None)
-    stage.forward(0, numbers(5, 4), split=True)
+    stage.forward(0, numbers(5, 4))
     stage.backward_input(0, numbers(5, 4))
     assert meter.now == 5 * (4 + 4) * DOUBLE  # one input, one gradient
 
@@ -401,7 +400,7 @@ def test_a_resting_meter_counts_nothing_and_still_frees():
     stage = Stage(layers(3, 4, 2), meter, first=False, loss_fn=None)
     stage.forward(0, numbers(5, 3))
     meter.active = False
-    stage.forward(1, numbers(5, 3), split=True)
+    stage.forward(1, numbers(5, 3))
     stage.backward_input(1, numbers(5, 2))
     stage.backward_weight(1)
     assert meter.now == meter.peak > 0
@@ -415,7 +414,7 @@ def test_what_the_meter_counts_is_really_there_and_really_freed(halves):
     below = np.zeros((5, 3))
     alive = weakref.ref(below)
     stage = Stage(layers(3, 4, 2), Meter(), first=False, loss_fn=None)
-    stage.forward(0, torch.from_numpy(below), split=halves)
+    stage.forward(0, torch.from_numpy(below))
     del below
     if halves:
         stage.backward_input(0, numbers(5, 2))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ppedu.runtime.rank.weight_queue import OwnGradientError, Router, WeightQueue, splittable, spoilt
+from ppedu.runtime.rank.weight_queue import WeightQueue
 
 LossFn = Callable[[Any, Any], Tensor]
 
@@ -40,15 +39,7 @@ class InFlight:
 
     output: Tensor  # the root of the graph: the activation that was sent on, or the weighted loss
     like: dict[str, Any] | None  # size, dtype and device of the gradient that goes back; None on the first stage
-    gate: Tensor  # the leaf in front of the graph
     caught: list[Tensor]  # the input's gradient, once it is known
-    router: Router | None  # where the backward is split: it runs under the same one as the forward
-
-    def run_back(self, gradient: Tensor | None) -> None:
-        if not self.output.requires_grad:
-            return
-        with self.router or nullcontext():
-            self.output.backward(gradient)
 
     def input_gradient(self) -> Tensor | None:
         """None on the first stage; zeros where nothing depends on the input, since the rank before waits in any case."""
@@ -73,47 +64,22 @@ class Stage:
         self.queues: dict[int, WeightQueue] = {}  # of microbatches between I and W
         self.weights = [w for w in module.parameters() if w.requires_grad]
         self.matrices = [w for w in self.weights if w.dim() > 1]
-        self.splittable = splittable(module)
         self.unsplit: list[Tensor] = []
         meter.ignore((*module.parameters(), *module.buffers()))
 
     def forward(
-        self,
-        microbatch: int,
-        inputs: Tensor,
-        target: Any = None,
-        share: float = 1.0,
-        train: bool = True,
-        split: bool = False,
+        self, microbatch: int, inputs: Tensor, target: Any = None, share: float = 1.0, train: bool = True
     ) -> tuple[Tensor, Tensor | None]:
-        """(what the next stage gets, the microbatch's mean loss on the last stage). Keeps the graph if `train`.
-
-        split: its backward comes as I and W. (Without it, I does all and leaves nothing for W.)
-        """
-        try:
-            return self._forward(microbatch, inputs, target, share, train, split)
-        except OwnGradientError:  # then this stage is not split: it runs once more, as torch alone would
-            self.splittable = set()
-            self.meter.free(self, microbatch)
-            return self._forward(microbatch, inputs, target, share, train, split)
-
-    def _forward(
-        self, microbatch: int, inputs: Tensor, target: Any, share: float, train: bool, split: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        gate, caught = torch.empty(0, requires_grad=True, device="cpu"), list[Tensor]()
+        """(what the next stage gets, the microbatch's mean loss on the last stage). Keeps the graph if `train`."""
+        caught, loss = list[Tensor](), None
         like = None if self.first else {"size": inputs.shape, "dtype": inputs.dtype, "device": inputs.device}
-        router = None
-        if train and split and self.splittable:
-            router = Router(WeightQueue(), self.splittable, partial(self.meter.add, self, microbatch))
-        loss = None
         with self.meter.watch(self, microbatch) if train else torch.no_grad():
             if train and not self.first and (inputs.is_floating_point() or inputs.is_complex()):
+                gate = torch.empty(0, requires_grad=True, device="cpu")
                 inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
-            with router or nullcontext():
-                output = self.module(inputs)
-                if self.loss_fn is not None:
-                    loss = _one_number(self.loss_fn(output, target))
-            if loss is not None:
+            output = self.module(inputs)
+            if self.loss_fn is not None:
+                loss = one_number(self.loss_fn(output, target))
                 if train and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
                     raise ValueError(
                         "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
@@ -123,30 +89,28 @@ class Stage:
         if not isinstance(output, Tensor):
             raise TypeError(f"a stage passes on one tensor, but this one returned {type(output).__name__}")
         if train:
-            self.in_flight[microbatch] = InFlight(output, like, gate, caught, router)
+            self.in_flight[microbatch] = InFlight(output, like, caught)
         return output.detach(), None if loss is None else loss.detach()
 
     def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """B: add to the weights' gradients; return the gradient for the input (None on the first stage)."""
         kept = self.in_flight.pop(microbatch)
-        queue = kept.router.queue if kept.router else WeightQueue()
-        with queue.filled():
-            kept.run_back(gradient)
-        queue.run()
+        if kept.output.requires_grad:
+            kept.output.backward(gradient)
         self.meter.free(self, microbatch)
         return kept.input_gradient()
 
     def backward_input(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """I: the gradient for the input. Of what the forward kept, only what W needs stays."""
         kept = self.in_flight.pop(microbatch)
-        queue = kept.router.queue if kept.router else WeightQueue()
+        queue = self.queues[microbatch] = WeightQueue()
         before = [(w.grad, None if w.grad is None else w.grad._version) for w in self.matrices]
-        with queue.filled():
-            kept.run_back(gradient)
+        if kept.output.requires_grad:
+            queue.backward_input(kept.output, gradient)
         for weight, (was, version) in zip(self.matrices, before, strict=True):
-            if weight.grad is not was or (was is not None and was._version != version):
-                self._note_unsplit(weight)
-        self.queues[microbatch] = queue
+            touched = weight.grad is not was or (was is not None and was._version != version)
+            if touched and not any(weight is w for w in self.unsplit):
+                self.unsplit.append(weight)
         self.meter.free(self, microbatch)
         for tensor in queue.tensors():
             self.meter.add(self, microbatch, tensor)
@@ -157,12 +121,8 @@ class Stage:
         self.queues.pop(microbatch).run()
         self.meter.free(self, microbatch)
 
-    def _note_unsplit(self, weight: Tensor) -> None:
-        if not any(weight is w for w in self.unsplit):
-            self.unsplit.append(weight)
 
-
-def _one_number(loss: Tensor) -> Tensor:
+def one_number(loss: Tensor) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"loss_fn returns the mean over the samples, a tensor of one number, but it returned {what}")
@@ -173,7 +133,11 @@ def _unspoilt(saved: tuple[Tensor, int]) -> Tensor:
     """What a layer saved, if no other has written over it since: torch looks itself, but not where there are hooks."""
     tensor, version = saved
     if tensor._version != version:
-        raise RuntimeError(spoilt(tensor, version))
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+            f"shape {tuple(tensor.shape)} is at version {tensor._version}, but was saved at version {version}. "
+            "Take inplace=True out of the layer after the one that saved it"
+        )
     return tensor
 
 
