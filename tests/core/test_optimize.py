@@ -518,7 +518,7 @@ def test_ctrl_c_ends_it_at_once(root):
     """A search of a minute is interrupted as soon as it has begun."""
     pytest.importorskip("ortools.sat.python.cp_model")
     code = """
-import sys; sys.path.insert(0, "tests")
+import sys; sys.path[:0] = ["tests/core", "tests/helpers"]
 from test_optimize import optimize, uneven
 try:
     optimize(16, 32, uneven(16), 8, time_limit=60, progress=lambda *now: print("now", flush=True), workers=2)

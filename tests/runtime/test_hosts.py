@@ -639,7 +639,7 @@ def test_page_explains_every_error(root):
     quoted = re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\| (.*)", section, re.MULTILINE)))
     for pattern in SAID:
         assert any(re.match(pattern, text) for text in quoted), pattern
-    source = "\n".join(path.read_text("utf-8") for path in (root / "ppedu" / "runtime").glob("*.py"))
+    source = "\n".join(path.read_text("utf-8") for path in (root / "ppedu" / "runtime").rglob("*.py"))
     for piece in RARE:
         assert piece in source, piece
         assert any(piece in text for text in quoted), piece
