@@ -25,7 +25,14 @@ def train_course(
     **options: Any,
 ) -> Run:
     """Train a fresh ByteGPT with AdamW on `samples` sequences of `context` bytes a step. The same seed gives the same
-    weights and batches under every schedule. options: more arguments for `ppedu.train`."""
+    weights and batches under every schedule. options: more arguments for `ppedu.train`.
+
+    Raises ValueError where the model has fewer blocks than the schedule has stages."""
+    if schedule.chain_length > blocks >= 1:  # less than one is the model's to refuse
+        raise ValueError(
+            f"{schedule.label} has {schedule.chain_length} stages, but the course's model has {blocks} blocks, and a stage "
+            "without any would be none: take a smaller p or v, or more blocks"
+        )
     import torch
 
     from ppedu.course.data import Batches

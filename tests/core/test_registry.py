@@ -7,8 +7,9 @@ import pytest
 import ppedu
 from ppedu import Action, Kind, Schedule, theory
 from ppedu.course import cli
+from ppedu.picture.live.features import why_not_p
 from ppedu.picture.live.memory_budget import afford
-from ppedu.picture.live.settings import Settings, why_not_p
+from ppedu.picture.live.settings import Settings
 from ppedu.schedules import SCHEDULES
 
 NOT_KNOWN = "Simulated: no closed form is known here."

@@ -8,11 +8,11 @@ import threading
 import pytest
 from traitlets import TraitError
 
-from ppedu import Costs, gpipe, naive, one_f_one_b, simulate
+from ppedu import Costs, Schedule, gpipe, naive, one_f_one_b, simulate
 from ppedu.core.timeline import Timeline
+from ppedu.course.puzzle import puzzle, widget
 from ppedu.course.puzzle.levels import LEVELS, Level
-from ppedu.course.puzzle.widget import Puzzle, puzzle
-from ppedu.picture.live import real_run
+from ppedu.course.puzzle.widget import Puzzle
 from ppedu.schedules import interleaved, zb_h1, zb_h2
 
 
@@ -323,12 +323,11 @@ def test_it_draws_itself_without_a_browser(view):
 
 
 class Ran:
-    """What `train_one` returns, as far as it is looked at."""
+    """What `train_course` returns, as far as it is looked at."""
 
-    def __init__(self, job: real_run.Job) -> None:
-        self.schedule, self.losses, self.stopped = job.schedule, (2.0, 1.0), None
-        spans = simulate(job.schedule, job.pace).spans
-        self.timeline = Timeline(job.schedule, spans, "measured: a stand-in", "s", measured=True)
+    def __init__(self, schedule: Schedule, pace: Costs) -> None:
+        self.schedule, self.pace, self.losses, self.stopped = schedule, pace, (2.0, 1.0), None
+        self.timeline = Timeline(schedule, simulate(schedule, pace).spans, "measured: a stand-in", "s", measured=True)
 
 
 def test_only_a_whole_schedule_runs(view):
@@ -340,14 +339,14 @@ def test_only_a_whole_schedule_runs(view):
 
 
 def test_the_measured_timeline_lies_under_the_predicted_one(view, monkeypatch):
-    jobs: list[real_run.Job] = []
-    monkeypatch.setattr(real_run, "train_one", lambda job, progress, stop: (jobs.append(job), Ran(job))[1])
+    runs: list[Ran] = []
+    monkeypatch.setattr(widget, "train_course", lambda *job, **_: (runs.append(Ran(*job)), runs[-1])[1])
     one = view(7)
     one.text = LEVELS[6].reference.to_csv()
     say(one, "run")
     one._real.join(10)
-    assert jobs[0].schedule.orders == LEVELS[6].reference.orders
-    assert str(jobs[0].pace) == "F=0.02 s B=0.04 s, transfer 0.02 s"
+    assert runs[0].schedule.orders == LEVELS[6].reference.orders
+    assert str(runs[0].pace) == "F=0.02 s B=0.04 s, transfer 0.02 s"
     assert one.run["state"] == "done"
     tracks = one.scene["tracks"]
     assert [track["word"] for track in tracks] == ["predicted", "measured"]
@@ -368,7 +367,7 @@ def test_the_measured_timeline_lies_under_the_predicted_one(view, monkeypatch):
 def test_a_run_belongs_to_the_position_at_which_it_began(view, monkeypatch):
     """Playing on while it runs is possible; the result waits at its own position."""
     go = threading.Event()
-    monkeypatch.setattr(real_run, "train_one", lambda job, progress, stop: (go.wait(10), Ran(job))[1])
+    monkeypatch.setattr(widget, "train_course", lambda *job, **_: (go.wait(10), Ran(*job))[1])
     one = view(1)
     one.text = "F0 B0\nF0 B0"
     say(one, "run")
@@ -382,9 +381,7 @@ def test_a_run_belongs_to_the_position_at_which_it_began(view, monkeypatch):
 
 def test_the_run_is_named_for_what_was_built(view, monkeypatch):
     names: list[str] = []
-    monkeypatch.setattr(
-        real_run, "train_one", lambda job, progress, stop: (names.append(job.schedule.name), Ran(job))[1]
-    )
+    monkeypatch.setattr(widget, "train_course", lambda *job, **_: (names.append(job[0].name), Ran(*job))[1])
     one = view(2)
     for text in (gpipe(2, 2).to_csv(), "F0 F1 B1 B0\nF0 F1 B1 B0"):
         one.text = text
@@ -402,3 +399,27 @@ def test_an_answer_to_this_machine_is_pushed_out(view, monkeypatch):
     assert sent == []
     say(one, "place", rank=1, move="F0", local=True)
     assert [sum(map(len, buffers)) >= 65_483 for _, buffers in sent] == [True]
+
+
+def test_an_order_of_ones_own_is_a_level_of_its_own(view):
+    """It stands there whole; what is taken back can be placed better."""
+    one = view("F0 B0 F1 B1\nF0 B0 F1 B1", costs=Costs(forward=1, backward=2))
+    assert (one.level, one.board["title"], one.board["given"]) == (0, "Better than your order", "(F = 1, B = 2)")
+    assert one.text == "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n"
+    said = "It runs, but misses the goal: improvement none, it is as good as your order. This is naive."
+    assert one.board["said"] == ("done", said)
+    assert repr(one).endswith("Not every goal is reached. This is naive")
+    for _ in range(6):
+        say(one, "undo")
+    assert one.text == "0F0\n1F0\n"
+    assert one.scene["budget"] == (1, 1)
+    say(one, "restart")
+    assert one.board["placed"] == 0
+    one.level = 1
+    one.level = 0
+    assert one.board["title"] == "Better than your order"
+
+
+def test_it_stands_there_as_far_as_one_says(view):
+    assert view(gpipe(2, 4), start=2).text == "0F0,0F1\n1F0\n"
+    assert view(4, start="F0 F1").text == "0F0,0F1\n\n\n"

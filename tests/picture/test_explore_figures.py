@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppedu import SCHEDULES, theory
-from ppedu.picture.labels import caption, title
+from ppedu.core.format import by_rank
+from ppedu.picture.labels import caption, titles
 from ppedu.picture.live.comparison import verdict
-from ppedu.picture.live.figures import PLAIN, changes, closed_forms, figures, listed
-from ppedu.picture.live.memory_budget import afford, peak
-from ppedu.picture.live.settings import RANGES, Settings, check_name, check_ranks, check_stage, ranks_of, words
+from ppedu.picture.live.figures import changes, figures
+from ppedu.picture.live.formulas import PLAIN, formulas, work_out
+from ppedu.picture.live.memory_budget import afford, peaks
+from ppedu.picture.live.settings import CONTROLS, Settings, check_name, check_shape, check_stage, ranks_of, words
 
 settings = st.builds(
     Settings,
@@ -34,7 +36,7 @@ settings = st.builds(
 def test_a_formula_is_shown_only_where_it_gives_the_simulated_figure(s, stage):
     p = s.p + s.p % 2 if s.schedule == "dualpipe" else s.p
     s = replace(s, p=p, slow_stage=stage if stage is not None and stage < p else None)
-    known = closed_forms(s)
+    known = work_out(formulas(s), s)
     for row in figures(s, s.predicted()):
         assert bool(row.formula) == (row.key in known) == (row.note == row.about == "")
         if row.key in known:
@@ -69,10 +71,10 @@ def shown(row) -> float:
 )
 def test_the_numbers_that_are_put_in_come_to_the_figure(name, p, m, ratio, overlap):
     p += name == "dualpipe" and p % 2
-    s = Settings(name, p, m, float(ratio), overlap=overlap)
+    s = Settings(name, p, m, ratio=float(ratio), overlap=overlap)
     for row in figures(s, s.predicted()):
         if row.key in ("peak", "activations"):
-            assert row.numbers in (listed(row.value), "")
+            assert row.numbers in (by_rank(row.value), "")
         elif row.formula:
             assert shown(row) == pytest.approx(row.value, rel=1e-3)  # numbers are shown with four digits
 
@@ -91,7 +93,7 @@ def test_why_a_figure_is_simulated():
     slow = Settings("1f1b", 4, 8, slow_stage=1, slow_factor=2.0)
     note = figures(slow, slow.predicted())[0].note
     assert note == "Simulated: the formulas hold for equal stages and free messages, but one stage is slower."
-    both = Settings("1f1b", 4, 8, 1.0, 0.5, 1, 2.0)
+    both = Settings("1f1b", 4, 8, transfer=0.5, slow_stage=1, slow_factor=2.0)
     assert "one stage is slower and messages take time" in figures(both, both.predicted())[0].note
 
 
@@ -100,7 +102,7 @@ def test_published_figures_of_the_later_schedules():
     (Zero Bubble, table 2), 25.5 for ZB-V (51 halves). DualPipe: p + 1 activations, two copies of the weights (README)."""
     shown = {}
     for name in ("1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"):
-        s = Settings(name, 4, 8, 2.0)
+        s = Settings(name, 4, 8, ratio=2.0)
         shown[name] = {row.key: row.text for row in figures(s, s.predicted())}
     assert {name: rows["makespan"] for name, rows in shown.items()} == {
         "1f1b": "33", "interleaved": "28.5", "zb_h1": "27", "zb_v": "25.5", "dualpipe": "26",
@@ -120,7 +122,7 @@ def test_the_same_model_is_the_same_work_under_every_schedule(s):
 
 def test_a_slow_rank_is_slow_with_all_its_stages():
     """p=2, v=2: stages 1 and 3 stand on rank 1; each is half of a p-th, and three times as slow there."""
-    s = Settings("interleaved", 2, 4, 2.0, slow_stage=1, slow_factor=3.0)
+    s = Settings("interleaved", 2, 4, ratio=2.0, slow_stage=1, slow_factor=3.0)
     assert s.costs().forward == (0.5, 1.5, 0.5, 1.5)
     assert s.costs().backward == (1.0, 3.0, 1.0, 3.0)
     assert s.predicted().busy == (12, 36)
@@ -128,7 +130,7 @@ def test_a_slow_rank_is_slow_with_all_its_stages():
 
 
 def test_i_w_and_pairs_take_their_shares():
-    s = Settings("dualpipev", 2, 4, 2.0, w_share=0.25, overlap=0.9)
+    s = Settings("dualpipev", 2, 4, ratio=2.0, w_share=0.25, overlap=0.9)
     c = s.costs()
     assert (c.forward, c.backward, c.input_grad, c.weight_grad) == (0.5, 1.0, 0.75, 0.25)
     assert c.overlapped == pytest.approx(0.9 * 1.5)
@@ -143,20 +145,20 @@ def test_a_control_that_a_schedule_lacks_counts_for_nothing():
 def test_the_p_that_schedules_can_have():
     assert ranks_of(["1f1b", "zb_v"]) == list(range(1, 17))
     assert ranks_of(["1f1b", "dualpipe"]) == [2, 4, 6, 8, 10, 12, 14, 16]
-    assert check_ranks(6, ["dualpipe"]) == 6
+    assert check_shape("p", 6, ["dualpipe"]) == 6
     with pytest.raises(ValueError, match=r"p cannot be 5: DualPipe pairs rank r .* Take p=6 or p=4"):
-        check_ranks(5, ["gpipe", "dualpipe"])
+        check_shape("p", 5, ["gpipe", "dualpipe"])
 
 
 def test_what_a_prediction_rests_on():
-    pair = [Settings(name, 4, 8, 2.0, v=3, overlap=0.9) for name in ("interleaved", "dualpipe")]
+    pair = [Settings(name, 4, 8, ratio=2.0, v=3, overlap=0.9) for name in ("interleaved", "dualpipe")]
     assert words(pair) == ("F=1 B=2 (I=1 W=1) for 1/4 of the model, F&B=2.7; a stage of interleaved 1F1B is 1/12")
     assert words([Settings("zb_h1", 4, 8)]) == "F=1 B=1 (I=0.5 W=0.5)"
 
 
 def test_one_rank_has_no_messages_and_no_slower_stage():
     """With p=1 the formulas hold whatever the transfer; the slow stage is all there is."""
-    s = Settings("gpipe", 1, 3, 2.0, 1.0, 0, 2.0)
+    s = Settings("gpipe", 1, 3, ratio=2.0, transfer=1.0, slow_stage=0, slow_factor=2.0)
     row = figures(s, s.predicted())[0]
     assert (row.text, row.numbers) == ("18", "(3 + 1 - 1)(2 + 4)")
 
@@ -190,12 +192,12 @@ def test_changes_say_what_moved_and_which_way():
 )
 def test_a_value_out_of_range_says_the_rule(name, value, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        RANGES[name].check(name, value)
+        CONTROLS[name].check(name, value)
 
 
 def test_numbers_between_the_sliders_steps_are_taken():
-    assert RANGES["transfer"].check("transfer", 0.05) == 0.05
-    assert RANGES["p"].check("p", 4.0) == 4
+    assert CONTROLS["transfer"].check("transfer", 0.05) == 0.05
+    assert CONTROLS["p"].check("p", 4.0) == 4
 
 
 def test_names_and_stages():
@@ -223,14 +225,15 @@ def test_what_a_budget_affords(p, budget):
 def test_what_is_afforded_fits_and_one_more_does_not():
     for budget in (1, 3, 5):
         m = afford(Settings("gpipe", 4, 8), budget).m
-        assert peak("gpipe", 4, m) <= budget < peak("gpipe", 4, m + 1)
+        held = peaks(Settings("gpipe", 4, 8))
+        assert held[m] <= budget < held[m + 1]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(p=st.integers(1, 4), m=st.integers(1, 12), v=st.integers(1, 3))
 def test_peaks_are_those_of_the_simulation(name, p, m, v):
     s = Settings(name, 2 * p if name == "dualpipe" else p, m, v=v)
-    assert peak(name, s.p, m, s.v) == pytest.approx(max(s.predicted().peak_activations))
+    assert peaks(s)[m] == pytest.approx(max(s.predicted().peak_activations))
 
 
 def test_budgets_count_activations_of_one_size():
@@ -253,9 +256,9 @@ def test_a_budget_is_spent_on_time():
 def test_verdicts():
     pair = [Settings(name, 4, 8).predicted() for name in ("gpipe", "1f1b")]
     assert verdict(pair).startswith("The same makespan, 22; other memory")
-    slow = [Settings(name, 4, 8, 2.0, 1.0).predicted() for name in ("1f1b", "gpipe")]
+    slow = [Settings(name, 4, 8, ratio=2.0, transfer=1.0).predicted() for name in ("1f1b", "gpipe")]
     assert verdict(slow) == "Makespan: GPipe 39, 1F1B 49; a rank holds up to 4 microbatches with 1F1B, 8 with GPipe."
-    mixed = [Settings(name, 4, 8, 2.0).predicted() for name in ("1f1b", "interleaved", "zb_v")]
+    mixed = [Settings(name, 4, 8, ratio=2.0).predicted() for name in ("1f1b", "interleaved", "zb_v")]
     assert verdict(mixed) == (
         "Makespan: ZB-V 25.5, interleaved 1F1B 28.5, 1F1B 33; a rank holds up to 4 activations of 1/p of the model with "
         "1F1B, 5.5 with interleaved 1F1B, 4 with ZB-V."
@@ -275,9 +278,9 @@ def test_title_and_caption_are_those_of_the_pictures():
 
     s = Settings("1f1b", 4, 8)
     axes = plot_timeline(s.predicted())
-    assert "   ".join(title([s.predicted()])) == axes.get_title(loc="left")
-    assert caption(4, 8, f"predicted, {words([s])}") == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
-    slow = Settings("1f1b", 1, 1, 2.0, 0.5, 0, 3.0)
-    assert caption(1, 1, f"predicted, {words([slow])}") == (
+    assert "   ".join(titles([[s.predicted()]])[0]) == axes.get_title(loc="left")
+    assert caption([s.predicted()], f"predicted, {words([s])}") == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
+    slow = Settings("1f1b", 1, 1, ratio=2.0, transfer=0.5, slow_stage=0, slow_factor=3.0)
+    assert caption([slow.predicted()], f"predicted, {words([slow])}") == (
         "p = 1 rank, m = 1 microbatch. Predicted, F=1 B=2, rank 0 takes 3 times as long, transfer 0.5."
     )

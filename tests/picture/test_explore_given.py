@@ -10,7 +10,6 @@ import pytest
 
 import ppedu
 from ppedu import Costs, Schedule, Span, Timeline, gpipe, one_f_one_b, simulate, zb_v
-from ppedu.picture.live import real_run as real
 from ppedu.picture.live.recorded import Ran
 
 TWO = Schedule.from_text("F0 F1 B0 B1\nF0 B0 F1 B1", name="mine")
@@ -64,9 +63,9 @@ def row(view, key):
 
 def test_an_order_is_shown_with_its_own_p_and_m(made):
     view = made(TWO)
-    assert (view.schedule, view.p, view.m, view.ranks) == ("", 2, 2, [2])
+    assert (view.schedule, view.p, view.m, view.ranks) == ("mine (as given)", 2, 2, [2])
     assert repr(view) == "live view of mine p=2 m=2: makespan 6, bubble 33.3 %, in flight 2 1"
-    assert next(iter(view.fixed["names"].items())) == ("", "mine (as given)")
+    assert next(iter(view.fixed["names"].items())) == ("mine (as given)", "mine (as given)")
     assert {r["note"] for r in view.figures} == {"Simulated: no closed form is known here."}
     assert view.scene["caption"] == "p = 2 ranks, m = 2 microbatches. Predicted, F=1 B=1."
     assert view.scene["tracks"][0]["gaps"][0][3].startswith("rank 0 is idle from 2 to 3: it waits for rank 1's B0")
@@ -93,13 +92,13 @@ def test_its_costs_move_and_nothing_else(made):
 
 def test_halves_and_pairs_have_their_controls(made):
     best = made(zb_v(2, 4), w_share=0.25, ratio=2)
-    assert "" in best.fixed["own"]["w_share"]
-    assert "" not in best.fixed["own"]["overlap"] + best.fixed["own"]["v"]
-    assert "" in best.fixed["several"]
+    assert best.schedule in best.fixed["own"]["w_share"]
+    assert best.schedule not in best.fixed["own"]["overlap"] + best.fixed["own"]["v"]
+    assert best.schedule in best.fixed["several"]
     assert best.settings.costs().weight_grad == 0.25  # a quarter of B, which is 1: a stage is half of a p-th
     named = made("zb_v", 2, 4, w_share=0.25, ratio=2)
     assert best.timelines[0].spans == named.timelines[0].spans
-    assert named.fixed["names"] == {key: name for key, name in best.fixed["names"].items() if key}
+    assert named.fixed["names"] == {key: name for key, name in best.fixed["names"].items() if key != best.schedule}
 
 
 def test_from_an_order_to_a_name_and_back(made):
@@ -110,15 +109,15 @@ def test_from_an_order_to_a_name_and_back(made):
     assert (view.p, view.m, view.ranks[-1]) == (2, 2, 16)
     view.p, view.m = 6, 7
     assert row(view, "makespan")["text"] == "36"  # (m + p - 1)(F + B)
-    view.schedule = ""
+    view.schedule = "mine (as given)"
     assert (view.p, view.m) == (2, 2)
     assert view.timelines == (simulate(TWO, Costs(backward=2)),)
-    with pytest.raises(ValueError, match="there is no schedule ''"):
-        made().schedule = ""
+    with pytest.raises(ValueError, match=re.escape("there is no schedule 'mine (as given)'")):
+        made().schedule = "mine (as given)"
 
 
 def test_an_order_larger_than_the_controls_is_shown(made):
-    view = made(one_f_one_b(p=20, m=70))
+    view = made(one_f_one_b(p=20, m=70), train=print)
     assert (view.p, view.m) == (20, 70)
     assert row(view, "makespan")["text"] == "178"
     assert view.not_real.startswith("A real run takes up to 8 ranks")
@@ -132,19 +131,18 @@ def test_an_order_that_cannot_run_says_why():
         ppedu.explore(stuck)
 
 
-def test_run_for_real_runs_that_very_order(made, monkeypatch):
-    jobs = []
+def test_run_for_real_runs_that_very_order(made):
+    ran = []
 
-    def train(job, progress, stop):
-        jobs.append(job)
-        return FakeRun(job.schedule, (clocked(job.schedule, job.pace),), job.pace)
+    def train(schedule, pace, **_):
+        ran.append(schedule)
+        return FakeRun(schedule, (clocked(schedule, pace),), pace)
 
-    monkeypatch.setattr(real, "train_one", train)
-    view = made(TWO, ratio=2)
+    view = made(TWO, ratio=2, train=train)
     say(view, do="run", asked=1)
     view._real.join(10)
     assert view.run["state"] == "done", view.run["text"]
-    assert jobs[0].schedule is TWO
+    assert ran[0] is TWO
     assert [t["word"] for t in view.scene["tracks"]] == ["predicted", "measured"]
     assert view.scene["tracks"][1]["makespan"] == 225  # 9 units of 20 ms, and a quarter more
 
@@ -205,8 +203,8 @@ def test_nothing_of_it_can_be_moved_or_run(made):
         view.run_for_real()
     assert "names" not in view.fixed
     for shown in (simulate(TWO), FakeRun(TWO, (clocked(TWO, PACE),))):
-        with pytest.raises(ValueError, match="already has its times: leave out p, ratio, or explore its schedule"):
-            made(shown, p=2, ratio=2.0)
+        with pytest.raises(ValueError, match="already has its times: leave out p, ratio and train, or explore its"):
+            made(shown, p=2, ratio=2.0, train=print)
 
 
 # what is neither
@@ -257,8 +255,6 @@ def test_they_need_neither_torch_nor_matplotlib(fresh_python):
 
 
 def test_recorded_takes_what_train_returns():
-    """The runs of both runtimes have what is looked at."""
-    for kind in (ppedu.Run, ppedu.TorchRun):
-        assert {"schedule", "losses", "timelines", "pace"} <= {*kind.__dataclass_fields__}
+    assert {"schedule", "losses", "timelines", "pace"} <= {*ppedu.Run.__dataclass_fields__}
     assert isinstance(FakeRun(TWO, ()), Ran)
     assert not isinstance(simulate(TWO), Ran)

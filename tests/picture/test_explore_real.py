@@ -11,7 +11,7 @@ import pytest
 from leftovers import children, gone_within
 
 import ppedu
-from ppedu.picture.live.real_run import State
+from ppedu.course import train_course
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ def until(condition, seconds=60.0):
 
 @pytest.fixture
 def view():
-    made = ppedu.explore(p=2, m=4)
+    made = ppedu.explore(p=2, m=4, train=train_course)
     yield made
     made.close()
     until(lambda: not children(), 10)
@@ -33,7 +33,7 @@ def view():
 
 def test_a_real_run_comes_back_with_its_measurement(view):
     view.run_for_real()
-    until(lambda: not State(**view.run).busy)
+    until(lambda: not view.run["busy"])
     assert view.run["state"] == "done", view.run["text"]
     predicted, measured = view.timelines
     assert (predicted.measured, measured.measured, measured.complete) == (False, True, True)
@@ -56,7 +56,7 @@ def test_stop_ends_it_soon_and_leaves_no_process(view):
 
 
 def test_close_leaves_no_process():
-    view = ppedu.explore(p=2, m=64, ratio=4)
+    view = ppedu.explore(p=2, m=64, ratio=4, train=train_course)
     view.run_for_real()
     until(children)
     view.close()
@@ -65,7 +65,8 @@ def test_close_leaves_no_process():
 
 LEAVE = """
 import time, leftovers, ppedu
-view = ppedu.explore(p=2, m=64, ratio=4)
+from ppedu.course import train_course
+view = ppedu.explore(p=2, m=64, ratio=4, train=train_course)
 view.run_for_real()
 while len(leftovers.children()) < 2:
     time.sleep(0.01)
@@ -78,7 +79,7 @@ print("running", flush=True)
 def test_the_end_of_the_kernel_leaves_no_process(root, end):
     mark = f"PPEDU_EXPLORE_TEST={os.getpid()}-{time.monotonic_ns()}"
     name, _, value = mark.partition("=")
-    environment = {**os.environ, name: value, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+    environment = {**os.environ, name: value, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests/helpers'}"}
     done = subprocess.run(
         [sys.executable, "-c", LEAVE + end], env=environment, capture_output=True, text=True, timeout=90, check=False
     )

@@ -10,6 +10,7 @@ import pytest
 
 import ppedu
 from ppedu import Timeline
+from ppedu.course import train_course
 from ppedu.picture.live import real_run as real
 from ppedu.picture.live.settings import Settings
 
@@ -22,7 +23,16 @@ class FakeRun:
     stopped: str | None = None
 
 
-def measured(job: real.Job) -> FakeRun:
+@dataclass
+class Job:
+    """What a trainer was asked for."""
+
+    schedule: ppedu.Schedule
+    pace: ppedu.Costs
+    samples: int
+
+
+def measured(job: Job) -> FakeRun:
     """As if everything had taken a quarter longer than its pace."""
     t = ppedu.simulate(job.schedule, job.pace)
     spans = tuple(ppedu.Span(s.action, s.rank, 9 + 1.25 * s.start, 9 + 1.25 * s.end) for s in t.spans)
@@ -35,19 +45,19 @@ class Trainer:
     def __init__(self):
         self.jobs, self.go, self.threads = [], threading.Semaphore(0), []
 
-    def __call__(self, job, progress, stop):
-        self.jobs.append(job)
+    def __call__(self, schedule, pace, *, samples, steps, progress, stop):
+        self.jobs.append(Job(schedule, pace, samples))
         self.threads.append(threading.current_thread())
-        for step in range(real.STEPS):
+        for step in range(steps):
             while not self.go.acquire(timeout=0.01):
                 if stop.is_set():
-                    return None
-            progress(step + 1, real.STEPS, 5.0 - step)
-        return measured(job)
+                    raise ppedu.RunStopped("stopped")
+            progress(step + 1, steps, 5.0 - step)
+        return measured(self.jobs[-1])
 
     def finish(self, view, steps=100):
         self.go.release(steps)
-        until(lambda: not real.State(**view.run).busy)
+        until(lambda: not view.run["busy"])
 
 
 def until(condition, seconds=10.0):
@@ -58,9 +68,8 @@ def until(condition, seconds=10.0):
 
 
 @pytest.fixture
-def trainer(monkeypatch):
+def trainer():
     made = Trainer()
-    monkeypatch.setattr(real, "train_one", made)
     yield made
     made.go.release(1000)
     until(lambda: not real._runs)
@@ -68,7 +77,7 @@ def trainer(monkeypatch):
 
 @pytest.fixture
 def view(trainer):
-    made = ppedu.explore()
+    made = ppedu.explore(train=trainer)
     yield made
     made.close()
 
@@ -83,7 +92,7 @@ def test_it_is_run_with_exactly_these_settings(view, trainer):
     trainer.finish(view)
     (job,) = trainer.jobs
     assert job.schedule == ppedu.one_f_one_b(p=4, m=4)
-    assert job.pace.unit == "s"
+    assert (job.pace.unit, job.samples) == ("s", 16)
     assert job.pace.forward == pytest.approx((0.02, 0.06, 0.02, 0.02))
     assert job.pace.backward == pytest.approx((0.04, 0.12, 0.04, 0.04))
     assert job.pace.transfer == pytest.approx(0.01)
@@ -137,6 +146,7 @@ def test_progress_comes_step_by_step(view, trainer):
     until(lambda: view.run["step"] == 1)
     assert view.run == {
         "state": "running", "step": 1, "steps": 3, "loss": 5.0, "text": "1F1B p=4 m=8: step 1 of 3, loss 5.000",
+        "busy": True,
     }  # fmt: skip
 
 
@@ -158,7 +168,7 @@ def test_stop_without_a_run_does_nothing(view):
 
 
 def test_close_stops_the_run(trainer):
-    made = ppedu.explore()
+    made = ppedu.explore(train=trainer)
     made.run_for_real()
     until(lambda: trainer.jobs)
     made.close()
@@ -167,7 +177,7 @@ def test_close_stops_the_run(trainer):
 
 
 def test_two_runs_at_a_time_are_refused_with_the_reason(view, trainer):
-    other = ppedu.explore_compare()
+    other = ppedu.explore_compare(train=trainer)
     press(view, "run")
     press(view, "run")
     assert view.error == "a run is on its way: stop it first"
@@ -191,15 +201,29 @@ def test_too_many_ranks_are_refused_with_the_reason(view, trainer):
         view.run_for_real()
 
 
-def test_more_stages_than_the_model_has_blocks_are_refused_with_the_reason(view, trainer):
-    view.schedule, view.p, view.v = "interleaved", 8, 4
+def test_what_a_trainer_refuses_is_said():
+    """train_course does so before it imports anything."""
+    view = ppedu.explore("interleaved", p=8, v=4, train=train_course)
     press(view, "run")
-    assert view.error == (
-        "interleaved 1F1B p=8 m=8 has 32 stages, but the course's model has 24 blocks, and a stage without any would be "
-        "none: take a smaller p or v."
+    until(lambda: view.run["state"] == "failed")
+    assert view.run["text"] == (
+        "The run failed. ValueError: interleaved 1F1B p=8 m=8 has 32 stages, but the course's model has 24 blocks, and a "
+        "stage without any would be none: take a smaller p or v, or more blocks"
     )
-    view.v = 3
-    assert view.not_real == ""
+    view.close()
+
+
+@pytest.mark.parametrize("make", [ppedu.explore, ppedu.explore_compare])
+def test_without_something_to_train_nothing_runs_and_how_to_is_said(make):
+    view = make()
+    assert view.not_real == (
+        "To run this for real, say what it trains: add train=train_course (from ppedu.course import train_course)."
+    )
+    press(view, "run")
+    assert (view.error, view.run["state"]) == (view.not_real, "idle")
+    with pytest.raises(ValueError, match="add train=train_course"):
+        view.run_for_real()
+    view.close()
 
 
 @pytest.mark.parametrize(
@@ -223,14 +247,15 @@ def test_every_schedule_is_run_with_its_own_costs(view, trainer, name, stages):
     assert [track["word"] for track in view.scene["tracks"]] == ["predicted", "measured"]
 
 
-def test_a_run_that_fails_says_why(view, monkeypatch):
-    def fail(job, progress, stop):
+def test_a_run_that_fails_says_why():
+    def fail(*_, **__):
         raise RuntimeError("rank 2 failed in F3 of step 0")
 
-    monkeypatch.setattr(real, "train_one", fail)
+    view = ppedu.explore(train=fail)
     press(view, "run")
     until(lambda: view.run["state"] == "failed")
     assert view.run["text"] == "The run failed. RuntimeError: rank 2 failed in F3 of step 0"
+    view.close()
 
 
 def test_a_result_that_cannot_be_shown_says_why(view, trainer, monkeypatch):
@@ -252,7 +277,7 @@ def test_an_end_before_its_time_is_told(view, trainer, monkeypatch):
 
 
 def test_comparison_runs_each_schedule_in_turn(trainer):
-    view = ppedu.explore_compare(p=3, m=4)
+    view = ppedu.explore_compare(p=3, m=4, train=trainer)
     press(view, "run")
     trainer.finish(view)
     assert [job.schedule.name for job in trainer.jobs] == ["GPipe", "1F1B"]
@@ -279,5 +304,5 @@ def test_the_page_hears_of_the_run(view, trainer):
 
 def test_the_pace_of_a_unit():
     """An operation lasts long enough to be seen, and a step of p=4, m=8 less than half a second."""
-    costs = Settings("1f1b", 4, 8).costs(real.PACE, "s")
+    costs = Settings("1f1b", 4, 8).costs().scaled(real.PACE, "s")
     assert ppedu.simulate(ppedu.one_f_one_b(p=4, m=8), costs).makespan == pytest.approx(0.44)

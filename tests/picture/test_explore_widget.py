@@ -12,7 +12,7 @@ from ppedu import theory
 from ppedu.picture.live import assets, explorer
 from ppedu.picture.live.comparison import Comparison
 from ppedu.picture.live.explorer import Explorer
-from ppedu.picture.live.settings import RANGES
+from ppedu.picture.live.settings import DEFAULTS
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_slow_stage_follows_p(view):
 def test_what_the_last_move_changed(view):
     assert view.moved == {}
     view.m = 16
-    assert view.moved == {"what": "m", "before": "8", "after": "16"}
+    assert view.moved == {"what": "microbatches m", "before": "8", "after": "16"}
     assert (row(view, "makespan")["before"], row(view, "makespan")["way"]) == ("22", "up")
     assert (row(view, "bubble")["before"], row(view, "bubble")["way"]) == ("27.3 %", "down")
     assert row(view, "peak")["way"] == ""
@@ -181,10 +181,10 @@ def test_a_drag_is_one_move_from_where_it_began(view):
     page = Page(view)
     for m in (9, 10, 11, 12):
         page.move(gesture="first drag", m=m)
-    assert view.moved == {"what": "m", "before": "8", "after": "12"}
+    assert view.moved == {"what": "microbatches m", "before": "8", "after": "12"}
     assert row(view, "makespan")["before"] == "22"
     page.move(gesture="second drag", m=13)
-    assert view.moved == {"what": "m", "before": "12", "after": "13"}
+    assert view.moved == {"what": "microbatches m", "before": "12", "after": "13"}
 
 
 def test_large_scenes_get_their_details_when_asked(view):
@@ -203,7 +203,8 @@ def test_large_scenes_get_their_details_when_asked(view):
 
 
 def test_controls_know_their_ranges(view):
-    assert view.fixed["ranges"]["p"] == {"low": 1, "high": 16, "step": 1}
+    p = view.fixed["controls"]["p"]
+    assert (p["label"], p["low"], p["high"], p["step"]) == ("ranks p", 1, 16, 1)
     assert view.fixed["names"] == view.fixed["names"] | {
         "naive": "naive", "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "looped_bfs": "looped BFS",
         "zb_h1": "ZB-H1", "zb_h2": "ZB-H2", "zb_v": "ZB-V", "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
@@ -215,7 +216,16 @@ def test_controls_know_their_ranges(view):
         assert keys == set(view.fixed["own"][name]) & theory.IDLE.keys()
     several = {"dualpipe", "dualpipev", "interleaved", "looped_bfs", "zb_v"}
     assert several == set(view.fixed["several"]) & theory.IDLE.keys()
-    assert set(RANGES) == set(view.fixed["ranges"])
+    assert list(view.fixed["controls"]) == [name for name in DEFAULTS if name != "slow_stage"]
+    assert {name: getattr(view, name) for name in DEFAULTS} == DEFAULTS
+
+
+def test_a_setting_that_there_is_not_is_refused_with_those_that_there_are():
+    says = "the settings are p, m, v, ratio, w_share, overlap, transfer, slow_stage and slow_factor"
+    with pytest.raises(TypeError, match=rf"explore\(\) has no setting 'ration': {says}"):
+        ppedu.explore(ration=2)
+    with pytest.raises(TypeError, match=rf"explore_compare\(\) has no setting 'trian': {says}"):
+        ppedu.explore_compare(trian=1)
 
 
 def test_stages_on_a_rank(view):
@@ -224,7 +234,7 @@ def test_stages_on_a_rank(view):
     assert view.scene["tracks"][0]["title"][-1] == "activations 5.5 4.5 3.5 2.5"
     view.v = 4
     assert view.scene["tracks"][0]["makespan"] == 17.5
-    assert view.moved == {"what": "v", "before": "2", "after": "4"}
+    assert view.moved == {"what": "stages a rank v", "before": "2", "after": "4"}
     assert view.scene["caption"].endswith("F=1 B=1 for 1/4 of the model; a stage of interleaved 1F1B is 1/16.")
     with pytest.raises(TraitError, match="v is the number of stages on each rank, a whole number from 1 to 4: got 5"):
         view.v = 5
@@ -251,7 +261,7 @@ def test_a_p_that_a_schedule_cannot_have_cannot_be_chosen(view):
     view.p = 5
     view.schedule = "dualpipe"
     assert (view.p, view.ranks) == (6, [2, 4, 6, 8, 10, 12, 14, 16])
-    assert view.moved == {"what": "schedule, p", "before": "1F1B, 5", "after": "DualPipe, 6"}
+    assert view.moved == {"what": "schedule, ranks p", "before": "1F1B, 5", "after": "DualPipe, 6"}
     with pytest.raises(TraitError, match="p cannot be 3: DualPipe pairs rank r with rank p - 1 - r, so p is even"):
         view.p = 3
     page = Page(view)
@@ -272,7 +282,8 @@ def test_comparing_stages_of_different_size(comparison):
     assert [(r["time"], r["most"], r["stages"]) for r in comparison.rows] == [
         ("33", "4", "4 in flight"), ("28.5", "5.5", "11 in flight, each 1/2"), ("25.5", "4", "8 in flight, each 1/2"),
     ]  # fmt: skip
-    assert (comparison.scene["held"], comparison.scene["peak"]) == ("activations", 5.5)
+    assert ("in flight", "activations") in [entry[:2] for entry in comparison.scene["key"]]
+    assert comparison.scene["peak"] == 5.5
     comparison.budget = 4
     assert [r["over"] for r in comparison.rows] == [False, True, False]
     assert [r["afford"] for r in comparison.rows] == ["any m", "m = 4", "any m"]

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },  # all of it
 }
 TOP = {"__init__", "__main__"}  # they put it all together
-TORCH_SIDE = ("runtime", "doctor", "course.models", "course.data", "course.parallelisms")
+TORCH_SIDE = ("runtime", "doctor", "course.job", "course.models", "course.data", "course.parallelisms")
 HEAVY = {"torch", "matplotlib", "numpy"}
 LOADED = f"""
 import sys

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import traitlets
-from traitlets import Bool, Int, List, Unicode
+from traitlets import Int, List, Unicode
 
-from ppedu.core.simulate import simulate
+from ppedu.core.format import number, percent
+from ppedu.core.schedule import Schedule
 from ppedu.core.timeline import Timeline
-from ppedu.picture.labels import caption, title
 from ppedu.picture.live import assets
 from ppedu.picture.live.controls import LiveView
-from ppedu.picture.live.memory_budget import Afford, afford
-from ppedu.picture.live.real_run import PACE, Job
-from ppedu.picture.live.settings import RANGES, Settings, Which, check_name, words
-from ppedu.picture.scene import Track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from ppedu.runtime.run import Run
+from ppedu.picture.live.features import named
+from ppedu.picture.live.memory_budget import BUDGET, Afford, afford
+from ppedu.picture.live.settings import Settings, check_shape
 
 FEWEST, MOST = 2, 3
 
@@ -38,25 +33,22 @@ class Comparison(LiveView):
 
     schedules = List(Unicode(), ["gpipe", "1f1b"]).tag(sync=True)
     budget = Int(None, allow_none=True).tag(sync=True)
-    overlay = Bool(True).tag(sync=True)
     rows: List[Any] = List().tag(sync=True)
     verdict: List[Any] = List(Unicode()).tag(sync=True)
-    measured = Bool(False).tag(sync=True)
 
     CHECKS = {  # noqa: RUF012 - a table of the class
         **LiveView.CHECKS,
-        "schedules": lambda view, value: check_schedules(value),
-        "budget": lambda view, value: None if value is None else RANGES["budget"].check("budget", value),
-        "overlay": lambda view, value: bool(value),
+        "schedules": lambda view, value: view._check_schedules(value),
+        "budget": lambda view, value: None if value is None else BUDGET.check("budget", value),
     }
 
-    def __init__(self, **given: Any) -> None:
-        self._measured: dict[Settings, Timeline] = {}
-        if "schedules" in given:
-            check_schedules(given["schedules"])  # before p, which is asked of each of them
-        super().__init__(**given)
+    def __init__(self, schedules: Sequence[str | Schedule] = ("gpipe", "1f1b"), **given: Any) -> None:
+        names, orders = named(schedules) if isinstance(schedules, list | tuple) else (schedules, {})
+        self._orders = orders
+        self._check_schedules(names)  # before p, which is asked of each of them
+        super().__init__(orders, schedules=names, **given)
 
-    @traitlets.validate("schedules", "budget", "overlay")
+    @traitlets.validate("schedules", "budget")
     def _validate_more(self, proposal: Any) -> Any:
         return self._validate(proposal)
 
@@ -65,92 +57,51 @@ class Comparison(LiveView):
         """The position of the controls, one for each schedule."""
         return self._settings()
 
-    def _names(self) -> Sequence[Which]:
+    def _chosen(self) -> Sequence[str]:
         return self.schedules
 
-    @property
-    def pairs(self) -> tuple[tuple[Timeline, ...], ...]:
-        """What is drawn of each schedule: the predicted timeline, and the measured one where all were run for real."""
-        if not (self.overlay and self._all_measured):
-            return tuple((settings.predicted(),) for settings in self.settings)
-        return tuple(
-            (simulate(settings.built()[0], settings.costs(PACE, "s")), self._measured[settings])
-            for settings in self.settings
-        )
+    def _check_schedules(self, value: object) -> list[str]:
+        """Two or three different names; orders of one's own have the same p and m."""
+        names = [self._check_name(name) for name in value] if isinstance(value, list | tuple) else []
+        if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
+            raise ValueError(f"schedules are {FEWEST} or {MOST} different names, to be compared: got {value!r:.200}")
+        own = [self._orders[name] for name in names if name in self._orders]
+        for order in own[:1]:
+            for shape, fixed in order.shape.items():
+                check_shape(shape, fixed, [self._orders.get(name, name) for name in names])
+        return names
 
-    @property
-    def _all_measured(self) -> bool:
-        return all(settings in self._measured for settings in self.settings)
-
-    def static(self, **how: Any) -> Axes:
-        """The same picture by matplotlib (`ppedu.plot_compare`, which takes `how`): for the cell above the view."""
-        from ppedu.picture.paper import plot_compare
-
-        how = {"in_flight": self.in_flight, "phases": self.phases, "critical_path": self.critical_path, **how}
-        return plot_compare([t for pair in self.pairs for t in pair], **how)
+    def _fixed(self) -> dict[str, Any]:
+        return {**super()._fixed(), "budget": asdict(BUDGET)}
 
     def _key(self) -> Any:
-        return self.settings, self.budget, self.overlay and self._all_measured
+        return *super()._key(), self.budget
 
-    def _compute(self, key: Any, fresh: bool) -> None:
-        settings, budget, overlaid = key
-        pairs, first = self.pairs, settings[0]
-        sized = any(one.size != 1 for one in settings)
+    def _say(self, settings: Sequence[Settings], fresh: bool) -> dict[str, Any]:
+        budget, sized = self.budget, any(one.size != 1 for one in settings)
         predicted = [one.predicted() for one in settings]
-        afforded = [afford(one, budget) for one in settings]
-        self.measured = self._all_measured
-        self.rows = [_row(t, gets, budget, sized) for t, gets in zip(predicted, afforded, strict=True)]
-        self.verdict = [verdict(predicted), *budget_verdict(predicted, afforded, budget)]
-        tracks = [
-            Track(
-                t, group=group, word=t.word if overlaid else "", title=title(pair) if n == 0 else (),
-                transfer=(0.0 if n else first.transfer * (PACE if overlaid else 1.0)),
-                structure=None if n else settings[group].built()[1],
-            )
-            for group, pair in enumerate(pairs)
-            for n, t in enumerate(pair)
-        ]  # fmt: skip
-        measured = [pair[1] for pair in pairs if len(pair) == 2]
-        said = caption(first.p, first.m, f"predicted, {words(settings)}", measured)
-        self._draw(tracks, caption=said, budget=budget, activations=sized)
-
-    def _jobs(self) -> list[Job]:
-        return [Job(one.built()[0], one.costs(PACE, "s")) for one in self.settings]
-
-    def _ran(self, key: Any, runs: Sequence[Run]) -> None:
-        self._measured.update(zip(key[0], (run.timeline for run in runs), strict=True))
-        if key[0] == self.settings:
-            self.overlay = True
-        self._shown = None  # there is more to show at the same settings
-        self._refresh(fresh=False)
-
-    def _said(self) -> str:
-        return "live comparison of " + "; ".join(repr(t) for pair in self.pairs for t in pair)
+        self.rows = [_row(t, budget, sized) for t in predicted]
+        self.verdict = [verdict(predicted)]
+        if budget is not None:
+            afforded = [afford(one, budget) for one in settings]
+            self.rows = [{**row, "afford": a.text, "each": a.pace} for row, a in zip(self.rows, afforded, strict=True)]
+            self.verdict.append(budget_verdict(predicted, afforded, budget))
+        return {"budget": budget, "activations": sized}
 
 
-def check_schedules(value: object) -> list[str]:
-    """Two or three different names of SCHEDULES."""
-    names = [check_name(name) for name in value] if isinstance(value, list | tuple) else []
-    if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
-        raise ValueError(f"schedules are {FEWEST} or {MOST} different names, to be compared: got {value!r}")
-    return names
-
-
-def _row(t: Timeline, gets: Afford, budget: int | None, sized: bool) -> dict[str, Any]:
+def _row(t: Timeline, budget: int | None, sized: bool) -> dict[str, Any]:
     """sized: stages are of different size, and what is in flight is counted by it."""
     most = max(t.peak_activations)
     return {
         "name": t.schedule.name,
         "makespan": t.makespan,
-        "time": f"{t.makespan:.4g}",
-        "bubble": f"{100 * t.bubble_fraction:.1f} %",
+        "time": number(t.makespan),
+        "bubble": percent(t.bubble_fraction),
         "peak": most,
-        "most": f"{most:.4g}",
+        "most": number(most),
         "stages": _stages(t) if sized else "",
         "weights": "weights: 2 copies" if t.schedule.chains == 2 else "",
         "over": budget is not None and most > budget,
-        "afford": gets.text,
-        "each": gets.pace,
     }
 
 
@@ -171,30 +122,25 @@ def verdict(timelines: Sequence[Timeline]) -> str:
     peaks = [max(t.peak_activations) for t in timelines]
     names = [t.schedule.name for t in timelines]
     same_time = max(times) - min(times) <= 1e-9 * max(times)
-    if same_time:
-        time = f"The same makespan, {times[0]:.4g}"
-    else:
-        order = sorted(zip(times, names, strict=True))
-        time = "Makespan: " + ", ".join(f"{name} {one:.4g}" for one, name in order)
-    if any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines):
-        what = ("activations of 1/p of the model", "activation of 1/p of the model")
-    else:
-        what = ("microbatches", "microbatch")
-    if len(set(peaks)) == 1:
-        unit = "" if what[1] == "microbatch" else f" {what[peaks[0] == 1]}"
-        if same_time:
-            return f"{time}, and the same memory: a rank holds up to {peaks[0]:.4g}{unit}."
-        return f"{time}; a rank holds up to {peaks[0]:.4g}{unit} with each."
-    held = [f"{peak:.4g} with {name}" for peak, name in zip(peaks, names, strict=True)]
-    held[0] = held[0].replace(" with", f" {what[peaks[0] == 1]} with", 1)
-    return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {', '.join(held)}."
-
-
-def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int | None) -> list[str]:
-    """What each schedule makes of the budget: how many microbatches, and so how much time each of them takes."""
-    if budget is None:
-        return []
-    said = [f"{t.schedule.name} affords {gets.text}, {gets.pace}" for t, gets in zip(timelines, afforded, strict=True)]
+    order = sorted(zip(times, names, strict=True))
+    slowest_last = "Makespan: " + ", ".join(f"{name} {number(one)}" for one, name in order)
+    time = f"The same makespan, {number(times[0])}" if same_time else slowest_last
     sized = any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines)
-    what = f"activation{'s' * (budget != 1)} of 1/p of the model" if sized else "in flight"
-    return [f"With room for {budget} {what}: {'; '.join(said)}."]
+    if len(set(peaks)) == 1:
+        held = f"a rank holds up to {number(peaks[0])}" + (f" {_of(sized, peaks[0])}" if sized else "")
+        return f"{time}, and the same memory: {held}." if same_time else f"{time}; {held} with each."
+    each = [f"{number(peak)} with {name}" for peak, name in zip(peaks, names, strict=True)]
+    each[0] = f"{number(peaks[0])} {_of(sized, peaks[0])} with {names[0]}"
+    return f"{time}; {'other memory: ' if same_time else ''}a rank holds up to {', '.join(each)}."
+
+
+def _of(sized: bool, count: float) -> str:
+    """What memory is counted in."""
+    return f"activation{'s' * (count != 1)} of 1/p of the model" if sized else f"microbatch{'es' * (count != 1)}"
+
+
+def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int) -> str:
+    """What each schedule makes of the budget: how many microbatches, and so how much time each of them takes."""
+    said = [f"{t.schedule.name} affords {one.text}, {one.pace}" for t, one in zip(timelines, afforded, strict=True)]
+    sized = any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines)
+    return f"With room for {budget} {_of(sized, budget) if sized else 'in flight'}: {'; '.join(said)}."

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ppedu import theory
-from ppedu.picture.live.settings import RANGES, Build, Settings
-from ppedu.schedules import SCHEDULES
+from ppedu.core.format import number
+from ppedu.picture.live.features import Build, Order, builder
+from ppedu.picture.live.settings import CONTROLS, Control, Settings
 
-MOST = int(RANGES["m"].high)
+BUDGET = Control(
+    "memory budget", "how many activations in flight a rank has room for", 1, 64, 1, whole=True,
+    hint="How many activations in flight a rank has room for",
+)  # fmt: skip
+MOST = int(CONTROLS["m"].high)
 
 
 @dataclass(frozen=True, slots=True)
 class Afford:
-    """m: the most microbatches within the budget, up to where the slider goes. any: there is no limit to them.
+    """m: the most microbatches within the budget, up to where the slider goes; 0 for none. any: there is no limit to them.
 
     each: the makespan at that m over m, so that batches of different size compare.
     """
@@ -27,17 +33,18 @@ class Afford:
     @property
     def text(self) -> str:
         """'m = 4', or 'any m'."""
-        return "any m" if self.any else f"m = {self.m}"
+        return "any m" if self.any else f"m = {self.m}" if self.m else "no m"
 
     @property
     def pace(self) -> str:
         """What a microbatch takes, and at which m where the text does not say it."""
-        return f"{f'at m = {self.m} ' if self.any else ''}each takes {self.each:.3g}"
+        at = f"at m = {self.m} " if self.any else ""
+        return f"{at}each takes {number(self.each, 3)}" if self.m else "it always holds more"
 
 
-def afford(settings: Settings, budget: int | None) -> Afford:
-    """What a budget of `budget` activations on every rank affords; None is no limit. One activation is what a microbatch
-    leaves on 1/p of the model.
+def afford(settings: Settings, budget: int) -> Afford:
+    """What a budget of `budget` activations on every rank affords. One activation is what a microbatch leaves on 1/p of the
+    model. An order of one's own has its own m, or none.
 
     >>> afford(Settings("gpipe", p=4, m=8), budget=4)
     Afford(m=4, any=False, each=3.5)
@@ -45,29 +52,28 @@ def afford(settings: Settings, budget: int | None) -> Afford:
     >>> one.text, one.pace
     ('any m', 'at m = 64 each takes 2.09')
     """
-    m, endless = MOST, True
-    if budget is not None:
-        peaks = [peak(settings.key, settings.p, n, settings.v) for n in range(1, MOST + 2)]
-        fits = [n for n, most in enumerate(peaks, 1) if most <= budget]
-        m = min(MOST, max(fits, default=1))  # one microbatch always fits, where it can be: a budget is at least 1
-        # Peaks that grow without end do so with every microbatch; the others are highest at some m below 2p.
-        endless = len(fits) == len(peaks)
-    return Afford(m, endless, replace(settings, m=m).predicted().makespan / m)
+    found = peaks(settings)
+    fits = [m for m, most in found.items() if most <= budget]
+    m = max((m for m in fits if m <= MOST or len(found) == 1), default=0)
+    # Peaks that grow without end do so with every microbatch; the others are highest at some m below 2p.
+    endless = len(fits) == len(found) > 1
+    return Afford(m, endless, replace(settings, m=m).predicted().makespan / m if m else math.inf)
 
 
-def peak(name: str, p: int, m: int, v: int = 2) -> float:
-    """The most activations that any rank holds, in what a microbatch leaves on 1/p of the model: by its closed form, or as
-    simulated. Infinite where the schedule cannot have this m."""
-    return _peak(SCHEDULES[name], name, p, m, v)
+def peaks(settings: Settings) -> dict[int, float]:
+    """For each m that the schedule can have, up to one more than the slider goes to: the most activations that any rank
+    holds, in what a microbatch leaves on 1/p of the model; by the closed form, or as simulated."""
+    key = replace(settings, m=1, ratio=1.0, w_share=0.5, overlap=1.0, transfer=0.0, slow_stage=None)  # no times count
+    return _peaks(builder(settings.schedule), key)
 
 
-@lru_cache(maxsize=8192)
-def _peak(_: Build, name: str, p: int, m: int, v: int) -> float:
-    try:
-        return max(theory.peak_activations(name, p, m, v))
-    except ValueError:
-        pass
-    try:
-        return max(Settings(name, p, m, v=v).predicted().peak_activations)
-    except ValueError:
-        return math.inf
+@lru_cache(maxsize=256)
+def _peaks(build: Build, settings: Settings) -> dict[int, float]:
+    found = {}
+    for m in [build.shape["m"]] if isinstance(build, Order) else range(1, MOST + 2):
+        try:
+            found[m] = max(theory.peak_activations(settings.key, settings.p, m, settings.v))
+        except ValueError:
+            with suppress(ValueError):  # it cannot have this m
+                found[m] = max(replace(settings, m=m).predicted().peak_activations)
+    return found

@@ -1,6 +1,6 @@
 """Run a view's settings for real, in a thread of its own, so that the kernel stays usable: progress, stop, result.
 
-Only here does a live view reach for torch, and only once the button is pressed.
+What is trained is handed in (`Trainer`). Only here does a live view reach for torch, and only once the button is pressed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import atexit
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
@@ -22,21 +22,33 @@ PACE = 0.02
 """Seconds that a unit of cost is made to last in a real run: long against the mathematics, short for a reader."""
 STEPS = 3
 MOST_RANKS = 8
-BLOCKS = 24
-"""Transformer blocks of the course's model."""
+Progress: TypeAlias = Callable[[int, int, float], None]
 
 
-def why_not_real(schedule: Schedule) -> str:
-    """Why a live view does not run a schedule for real, or "" where it does."""
-    if schedule.num_ranks > MOST_RANKS:
+class Trainer(Protocol):
+    """What "Run for real" calls, in a thread of its own: `ppedu.course.train_course`, or a function of yours that trains
+    a model under `schedule` by `ppedu.train`, and hands its other arguments on.
+
+    pace: the seconds that operations are made to last. samples: how many a batch has, a multiple of m. steps: of training.
+    progress: to be called with (steps done, steps, loss) after each. stop: once it is set, RunStopped is raised soon.
+    Whatever else is raised shows in the view, with its sentence.
+    """
+
+    def __call__(
+        self, schedule: Schedule, pace: Costs, /, *, samples: int, steps: int, progress: Progress, stop: threading.Event
+    ) -> Run: ...
+
+
+def why_not_real(train: Trainer | None, schedules: Sequence[Schedule]) -> str:
+    """Why a live view does not run these schedules for real, or "" where it does."""
+    if train is None:
+        return (
+            "To run this for real, say what it trains: add train=train_course (from ppedu.course import train_course)."
+        )
+    if any(schedule.num_ranks > MOST_RANKS for schedule in schedules):
         return (
             f"A real run takes up to {MOST_RANKS} ranks from here: each is a process of its own, and more of them would "
             "measure how they wait for one another's cores. `ppedu run` on the command line takes any number."
-        )
-    if schedule.chain_length > BLOCKS:
-        return (
-            f"{schedule.label} has {schedule.chain_length} stages, but the course's model has {BLOCKS} blocks, and a "
-            "stage without any would be none: take a smaller p or v."
         )
     return ""
 
@@ -53,7 +65,8 @@ class Job:
 class State:
     """Where a run stands, as the page is told.
 
-    state: idle, starting, running, stopping, done, stopped or failed. step of steps: over all jobs. text: a sentence.
+    state: idle, starting, running, stopping, done, stopped or failed; busy in the second to the fourth of these.
+    step of steps: over all jobs. text: a sentence.
     """
 
     state: str = "idle"
@@ -62,38 +75,21 @@ class State:
     loss: float | None = None
     text: str = ""
 
-    @property
-    def busy(self) -> bool:
-        return self.state in ("starting", "running", "stopping")
-
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "busy": self.state in ("starting", "running", "stopping")}
 
 
-Progress = Callable[[int, int, float], None]
 _turn = threading.Lock()  # two runs at a time would take each other's cores, and measure that
 _runs: set[RealRun] = set()
-
-
-def train_one(job: Job, progress: Progress, stop: threading.Event) -> Run | None:
-    """Train the course's model under one job; None where `stop` ended it. Raises RunError if a rank fails."""
-    from ppedu.course.job import train_course
-    from ppedu.runtime.errors import RunStopped
-
-    samples = 4 * job.schedule.num_microbatches
-    try:
-        return train_course(
-            job.schedule, job.pace, samples=samples, steps=STEPS, blocks=BLOCKS, progress=progress, stop=stop
-        )
-    except RunStopped:
-        return None
 
 
 class RealRun:
     """Jobs that are run one after the other in the background. Made, started, perhaps stopped; then thrown away."""
 
-    def __init__(self, jobs: Sequence[Job], tell: Callable[[State], None], done: Callable[[list[Run]], None]) -> None:
-        self.jobs, self._tell, self._done = jobs, tell, done
+    def __init__(
+        self, train: Trainer, jobs: Sequence[Job], tell: Callable[[State], None], done: Callable[[list[Run]], None]
+    ) -> None:
+        self.jobs, self._train, self._tell, self._done = jobs, train, tell, done
         self._stop = threading.Event()
         self._state = State(steps=STEPS * len(jobs))
         self._thread = threading.Thread(target=self._work, name="ppedu real run", daemon=True)
@@ -134,16 +130,24 @@ class RealRun:
         self._say(end[0], text=end[1])
 
     def _results(self) -> tuple[str, str]:
+        from ppedu.runtime.errors import RunStopped
+
         runs = []
         for number, job in enumerate(self.jobs):
             step = simulate(job.schedule, job.pace).makespan
             self._say_unless_stopping(
                 text=f"{job.schedule.label}: starting; then {STEPS} steps of about {step:.2g} s each"
             )
-            run = train_one(job, self._progress(job, STEPS * number), self._stop)
-            if run is None:
+            progress = self._progress(job, STEPS * number)
+            samples = 4 * job.schedule.num_microbatches
+            try:
+                runs.append(
+                    self._train(
+                        job.schedule, job.pace, samples=samples, steps=STEPS, progress=progress, stop=self._stop
+                    )
+                )
+            except RunStopped:
                 return "stopped", "Stopped. No process is left."
-            runs.append(run)
         self._done(runs)
         return "done", summary(runs)
 

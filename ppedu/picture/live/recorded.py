@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import traitlets
-from traitlets import Bool, List, Unicode
+from traitlets import List, Unicode
 
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
-from ppedu.picture.labels import caption, title
 from ppedu.picture.live import assets
 from ppedu.picture.live.figures import read_off
 from ppedu.picture.live.widget import View
-from ppedu.picture.scene import Track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @runtime_checkable
 class Ran(Protocol):
-    """What is looked at of a run, of `ppedu.train` or of `ppedu.train_with_torch`."""
+    """What is looked at of a run of `ppedu.train`."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -40,18 +34,13 @@ class Ran(Protocol):
 class Recorded(View):
     """A timeline, or the last one of a run.
 
-    figures: the rows beside the picture. overlay: show the prediction that a run has beside it.
+    figures: the rows beside the picture. overlay: show the prediction that a run has beside it. measured: it has one.
     """
 
     _esm = Unicode(assets.module("explore.js")).tag(sync=True)
     _css = Unicode(assets.style()).tag(sync=True)
 
-    overlay = Bool(True).tag(sync=True)
     figures: List[Any] = List().tag(sync=True)
-    measured = Bool(False).tag(sync=True)
-    """There is a measurement and something to lay beside it."""
-
-    CHECKS = {"overlay": lambda view, value: bool(value)}  # noqa: RUF012 - a table of the class
 
     def __init__(self, shown: Timeline | Ran) -> None:
         self._timeline = shown if isinstance(shown, Timeline) else _last(shown)
@@ -61,21 +50,10 @@ class Recorded(View):
             self._beside, self._transfer = _prediction(shown, self._timeline)
         super().__init__()
 
-    @traitlets.validate("overlay")
-    def _validate_overlay(self, proposal: Any) -> Any:
-        return self._validate(proposal)
-
     @property
-    def timelines(self) -> tuple[Timeline, ...]:
+    def pairs(self) -> tuple[tuple[Timeline, ...], ...]:
         """What is drawn: the timeline, or a run's prediction and its last timeline."""
-        return (self._beside, self._timeline) if self._beside and self.overlay else (self._timeline,)
-
-    def static(self, **how: Any) -> Axes:
-        """The same picture by matplotlib (`ppedu.plot_timeline`, which takes `how`): for the cell above the view."""
-        from ppedu.picture.paper import plot_timeline
-
-        how = {"in_flight": self.in_flight, "phases": self.phases, "critical_path": self.critical_path, **how}
-        return plot_timeline(*self.timelines, **how)
+        return ((self._beside, self._timeline) if self._beside and self.overlay else (self._timeline,),)
 
     def _fixed(self) -> dict[str, Any]:
         return {**super()._fixed(), "overlay": "predicted"}
@@ -92,22 +70,10 @@ class Recorded(View):
         return self.overlay
 
     def _compute(self, key: Any, fresh: bool) -> None:
-        timelines, t = self.timelines, self._timeline
+        (timelines,), t = self.pairs, self._timeline
         self.measured = self._beside is not None
         self.figures = [asdict(row) for row in read_off(t, timelines[0] if len(timelines) > 1 else None)]
-        tracks = [
-            Track(
-                one, word=one.word if len(timelines) > 1 else "", title=title(timelines) if n == 0 else (),
-                transfer=self._transfer,
-            )
-            for n, one in enumerate(timelines)
-        ]  # fmt: skip
-        unit = f"({t.unit})" if t.unit else "(units of F)" if t.in_forwards else "(units)"
-        said = caption(t.schedule.num_ranks, t.schedule.num_microbatches, timelines[0].provenance, timelines[1:])
-        self._draw(tracks, caption=said, label=f"time {unit}")
-
-    def _said(self) -> str:
-        return "live view of " + "; ".join(map(repr, self.timelines))
+        self._draw([timelines], self._transfer)
 
 
 def _last(run: Ran) -> Timeline:

@@ -12,13 +12,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
+import traitlets
 from traitlets import Bool, Dict, Int, TraitError, Unicode
 
-from ppedu.picture.live.real_run import Job, RealRun, State
-from ppedu.picture.scene import Scene, Track, details, scene
+from ppedu.core.timeline import Timeline
+from ppedu.picture.live.real_run import Job, RealRun, State, Trainer
+from ppedu.picture.scene import Scene, Structure, Track, details, scene, tracks_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 AT_ONCE = 300
 """Operations up to which a scene comes with its details at once; larger ones get them when the moves have settled."""
@@ -52,13 +57,16 @@ class View(anywidget.AnyWidget):
     """A picture with its controls in one widget. Setting a trait, here or on the page, recomputes what is shown.
 
     A wrong value raises ValueError here; where the page sends one, the sentence shows in the widget (`error`) and nothing
-    else changes.
+    else changes. train: what "Run for real" trains with; None where the view does not run.
+    overlay: lay measured and predicted timeline over one another, where there are both (`measured`).
     """
 
     in_flight = Bool(True).tag(sync=True)
     phases = Bool(True).tag(sync=True)
     critical_path = Bool(False).tag(sync=True)
     large = Bool(False).tag(sync=True)
+    overlay = Bool(True).tag(sync=True)
+    measured = Bool(False).tag(sync=True)
 
     scene = Dict().tag(sync=True, to_json=as_text)
     details = Dict().tag(sync=True, to_json=as_text)
@@ -68,11 +76,12 @@ class View(anywidget.AnyWidget):
     answered = Int(0).tag(sync=True)
     fixed = Dict().tag(sync=True)
 
-    CHECKS: dict[str, Check] = {}  # noqa: RUF012 - a table of the class
+    CHECKS: dict[str, Check] = {"overlay": lambda view, value: bool(value)}  # noqa: RUF012 - a table of the class
     FIRST: dict[str, Check] = {}  # noqa: RUF012 - of those that depend on other controls: what holds whatever these are
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, train: Trainer | None = None, **given: Any) -> None:
         enable_in_colab()
+        self._train = train
         self._guard = threading.RLock()  # the kernel's thread and the run's thread both change what is shown
         self._number = 0
         self._gesture: object = None
@@ -101,6 +110,11 @@ class View(anywidget.AnyWidget):
 
     # what subclasses fill in
 
+    @property
+    def pairs(self) -> tuple[tuple[Timeline, ...], ...]:
+        """What is drawn of each schedule: one timeline, or the predicted and the measured one."""
+        raise NotImplementedError
+
     def _follow(self) -> None:
         """Set the traits that cannot stay where they are after a move."""
 
@@ -126,6 +140,10 @@ class View(anywidget.AnyWidget):
 
     # moves
 
+    @traitlets.validate("overlay")
+    def _validate_overlay(self, proposal: Any) -> Any:
+        return self._validate(proposal)
+
     def _validate(self, proposal: Any) -> Any:
         """What subclasses validate their traits with: by CHECKS."""
         try:
@@ -150,12 +168,18 @@ class View(anywidget.AnyWidget):
             self.not_real = self._why_not_real()
             self._shown = key
 
-    def _draw(self, tracks: Sequence[Track], **how: Any) -> Scene:
-        """Put tracks into the next scene, with the details at once where they are few or the picture needs them."""
+    def _draw(
+        self,
+        pairs: Sequence[Sequence[Timeline]],
+        transfer: float | None = 0.0,
+        structures: Sequence[Structure | None] = (),
+        **how: Any,
+    ) -> Scene:
+        """Put timelines into the next scene, with the details at once where they are few or the picture needs them."""
         self._number += 1
-        self._tracks = list(tracks)
-        few = sum(len(track.timeline.spans) for track in tracks) <= AT_ONCE
-        self.scene = scene(self._number, tracks, whole=few or self.critical_path, **how)
+        self._tracks = tracks_of(pairs, transfer, structures)
+        few = sum(len(track.timeline.spans) for track in self._tracks) <= AT_ONCE
+        self.scene = scene(self._number, self._tracks, whole=few or self.critical_path, **how)
         return self.scene
 
     @contextmanager
@@ -216,18 +240,18 @@ class View(anywidget.AnyWidget):
     # the real run
 
     def _run(self) -> None:
-        if self._real is not None and State(**self.run).busy:
+        if self._real is not None and self.run["busy"]:
             raise RuntimeError("a run is on its way: stop it first")
-        if self.not_real:
+        if self.not_real or self._train is None:
             raise ValueError(self.not_real)
         self.error = ""
         key = self._key()
-        real = RealRun(self._jobs(), self._tell, lambda runs: self._finish(key, runs))
+        real = RealRun(self._train, self._jobs(), self._tell, lambda runs: self._finish(key, runs))
         real.start()
         self._real = real
 
     def run_for_real(self) -> None:
-        """Press "Run for real": train the course's model with these settings, in the background."""
+        """Press "Run for real": train with these settings, in the background."""
         with self._together():
             self._run()
 
@@ -256,11 +280,25 @@ class View(anywidget.AnyWidget):
             self.stop(wait=10)
         super().close()
 
-    # text
+    # text, and the picture on paper
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """All timelines that are drawn."""
+        return tuple(t for pair in self.pairs for t in pair)
+
+    def static(self, **how: Any) -> Axes:
+        """The same picture by matplotlib, for the cell above the view. how: arguments of `ppedu.plot_timeline`, which draws
+        it, or of `ppedu.plot_compare` where the view compares."""
+        from ppedu.picture.paper import plot_compare, plot_timeline
+
+        how = {"in_flight": self.in_flight, "phases": self.phases, "critical_path": self.critical_path, **how}
+        timelines = self.timelines
+        return plot_timeline(*timelines, **how) if len(self.pairs) == 1 else plot_compare(timelines, **how)
 
     def __repr__(self) -> str:
         return self._said()
 
     def _said(self) -> str:
         """The view in one line: what notebooks store as its text."""
-        raise NotImplementedError
+        return f"live {'view' if len(self.pairs) == 1 else 'comparison'} of {'; '.join(map(repr, self.timelines))}"

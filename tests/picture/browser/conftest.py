@@ -1,6 +1,6 @@
 """One JupyterLab and one browser for all tests of this folder; none where there is no Chromium.
 
-They end with the module, not with the session: other tests look for processes that are left.
+They end with this folder, not with the session: other tests look for processes that are left.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import pytest
 from browser.real_lab import INSTALL, Lab, LiveView, browser, chromium, run_all, set_theme
 
 CELLS = (
-    "import ppedu",
-    "one = ppedu.explore(p=4, m=8); one",
-    "two = ppedu.explore_compare(p=4, m=8); two",
+    "import ppedu\nfrom ppedu.course import train_course",
+    "one = ppedu.explore(p=4, m=8, train=train_course); one",
+    "two = ppedu.explore_compare(p=4, m=8, train=train_course); two",
     "built = ppedu.course.puzzle(level=1); built",
     "built",
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     pytest.importorskip("playwright")
     if chromium() is None:

@@ -16,21 +16,22 @@ CELLS = (
     "mine = ppedu.Schedule.from_text('F0 F1 F2 B0 F3 B1 B2 B3\\nF0 B0 F1 B1 F2 B2 F3 B3', name='mine')\n"
     "pace = ppedu.Costs(0.02, 0.04, unit='s')\n"
     "run = train_course(mine, pace, samples=8, steps=1, blocks=2, width=16, device='cpu', progress=False)",
-    "own = ppedu.explore(mine, ratio=2); own",
+    "own = ppedu.explore(mine, ratio=2, train=train_course); own",
     "ran = ppedu.explore(run); ran",
     "there = ppedu.explore(ppedu.simulate(ppedu.zb_h1(4, 8))); there",
+    "both = ppedu.explore_compare(['1f1b', mine], ratio=2); both",
 )
 
 
 @pytest.fixture(scope="module")
 def page(lab: Lab) -> Iterator[Any]:
-    """The page with the three views, and what it complained of."""
+    """The page with the four views, and what it complained of."""
     with browser(chromium() or "") as one:
         page = one.new_page(viewport={"width": 1280, "height": 720})
         page.complaints = []
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         run_all(page, lab.write("given.ipynb", CELLS))
-        page.wait_for_function("document.querySelectorAll('.ppedu[data-drawn]').length === 3", timeout=90_000)
+        page.wait_for_function("document.querySelectorAll('.ppedu[data-drawn]').length === 4", timeout=90_000)
         yield page
 
 
@@ -54,7 +55,7 @@ def test_an_order_of_ones_own(page):
     """Its p and m stand still, its costs move, and each bubble has its reason."""
     own = LiveView(page, 1).settled()
     assert titles(own) == [["mine", "makespan 15", "bubble 20.0 %", "in flight 3 1"]]
-    assert own["select"].first.input_value() == '""'
+    assert own["select"].first.input_value() == '"mine (as given)"'
     assert own["select"].first.locator("option").first.inner_text() == "mine (as given)"
     for label in ("ranks p", "microbatches m"):
         assert own.root.get_by_label(label, exact=True).is_disabled()
@@ -117,10 +118,33 @@ def test_a_timeline_is_shown_as_it_is(page):
     assert figure(there, "bubble").split() == ["15.8", "%", "predicted"]
 
 
+def test_an_order_is_compared_with_a_named_one(page):
+    """Beside the order p and m stand still; without it they move."""
+    both = LiveView(page, 4).settled()
+    assert [one[:2] for one in titles(both)] == [["1F1B", "makespan 15"], ["mine", "makespan 15"]]
+    assert both.root.get_by_label("ranks p", exact=True).is_disabled()
+    for name in ("GPipe", "mine (as given)"):
+        both.root.get_by_label(name, exact=True).click()
+        both.settled()
+    assert [one[0] for one in titles(both)] == ["1F1B", "GPipe"]
+    both.root.get_by_label("ranks p", exact=True).fill("3")
+    both.settled()
+    assert both.scene("scene => scene.tracks.map(track => track.ranks)") == [3, 3]
+    both.root.get_by_label("GPipe", exact=True).click()  # one has to stay: nothing happens
+    both.settled()
+    assert len(titles(both)) == 2
+
+
+def test_what_has_nothing_to_train_says_how_to_run_it(page):
+    both = LiveView(page, 4).settled()
+    assert both.button("Run all for real").is_disabled()
+    assert "add train=train_course" in both[".ppedu-run"].inner_text()
+
+
 @pytest.mark.parametrize("width", [1280, 640])
 def test_nothing_runs_out_of_its_column(page, width):
     page.set_viewport_size({"width": width, "height": 720})
-    for cell in (1, 2, 3):
+    for cell in (1, 2, 3, 4):
         view = LiveView(page, cell)
         view.until("root => Math.abs(root.view.box.clientWidth - root.view.wide) < 1 && !root.view.stale")
         too_wide = view.root.evaluate(

@@ -191,7 +191,7 @@ def test_a_choice_is_a_move_of_its_own(explore):
     box.fill("3")
     box.press("Enter")
     explore.settled()
-    assert explore[".ppedu-moved"].inner_text() == "Last move: v 2 → 3"
+    assert explore[".ppedu-moved"].inner_text() == "Last move: stages a rank v 2 → 3"
     shown = explore.root.get_by_label("schedule", exact=True).evaluate(
         """select => {
             const text = new OffscreenCanvas(1, 1).getContext("2d"), style = getComputedStyle(select);
@@ -460,7 +460,8 @@ def test_zero_bubble_runs_for_real(explore):
 def test_more_stages_than_blocks_do_not_run_and_it_is_said(explore):
     python(explore.page, "one.schedule, one.p, one.v = 'interleaved', 8, 4")
     explore.settled()
-    assert explore.button("Run for real").is_disabled()
+    explore.button("Run for real").click()
+    explore.until("root => root.querySelector('.ppedu-run').dataset.state === 'failed'")
     assert "has 32 stages, but the course's model has 24 blocks" in explore[".ppedu-run"].inner_text()
 
 

@@ -23,7 +23,7 @@ function render({ model, el }) {
   live.switches.append(overlay.element);
   live.view.set({ height: 320 }); // two schedules of four ranks are to be seen at once, on a projector too
   root.append(
-    h("div.controls", { role: "group", "aria-label": "settings" }, schedules.element, settings.elements, budget.element),
+    h("div.controls", { role: "group", "aria-label": "settings" }, schedules.element, settings, budget.element),
     live.error,
     h("div.main", {}, h("div.left", {}, live.stage, live.transport.element, live.switches), table),
     run.element,
@@ -59,12 +59,8 @@ function scheduleBoxes(model, asker) {
 
 /* The memory budget: none, or so many activations in flight on every rank. */
 function budgetControl(model, asker) {
-  const { budget: range } = model.get("fixed").ranges;
-  const bar = slider("memory budget", range, {
-    use: (value) => asker.move({ budget: value }),
-    settle: () => asker.settle(),
-    title: "How many activations in flight a rank has room for",
-  });
+  const control = model.get("fixed").budget;
+  const bar = slider(control, { use: (value) => asker.move({ budget: value }), settle: () => asker.settle() });
   const tick = toggle("", (ticked) => asker.once({ budget: ticked ? Number(bar.bar.value) : null }));
   tick.box.setAttribute("aria-label", "set a memory budget");
   bar.element.prepend(tick.element);
@@ -72,7 +68,7 @@ function budgetControl(model, asker) {
     const budget = model.get("budget");
     tick.set(budget !== null);
     bar.disable(budget === null, "Tick the box to set a budget");
-    bar.set(budget ?? Math.min(range.high, model.get("p")));
+    bar.set(budget ?? Math.min(control.high, model.get("p")));
   };
   return { element: bar.element, update };
 }

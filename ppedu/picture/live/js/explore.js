@@ -40,7 +40,7 @@ function movables(model, live, names) {
   const schedule = choice("schedule", Object.entries(names), (value) => asker.once({ schedule: value }));
   const settings = settingControls(model, asker, on, () => [model.get("schedule")]);
   const run = new RunPanel(model, tell, { label: "Run for real" });
-  const controls = h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings.elements);
+  const controls = h("div.controls", { role: "group", "aria-label": "settings" }, schedule.element, settings);
   const update = () => {
     schedule.set(model.get("schedule"));
     run.update();

@@ -119,10 +119,11 @@ class Asker {
   }
 }
 
-/* A range with a number that can be typed. use(value) is called on every move, settle() when one is over. */
-function slider(label, range, { use, settle = () => {}, title = "" }) {
+/* A range with a number that can be typed, for a Control of settings.py. use(value) is called on every move, settle() when
+   one is over. */
+function slider({ label, hint, low, high, step }, { use, settle }) {
   const id = `ppedu-${Math.random().toString(36).slice(2)}`;
-  const limits = { min: range.low, max: range.high, step: range.step };
+  const limits = { min: low, max: high, step };
   const bar = h("input", { type: "range", id, ...limits, oninput: () => use(Number(bar.value)), onchange: settle });
   let typing = false; // what is being typed is not overwritten by an answer to an earlier move
   const typed = () => {
@@ -136,7 +137,7 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
     onkeydown: (event) => event.key === "Enter" && typing && typed(), // JupyterLab lets Enter change nothing by itself
   });
   bar.addEventListener("pointerdown", settle);
-  const element = h("div.control", { title }, h("label", { for: id }, label), bar, box);
+  const element = h("div.control", { title: hint }, h("label", { for: id }, label), bar, box);
   return {
     element, bar, box,
     set(value) {
@@ -153,7 +154,7 @@ function slider(label, range, { use, settle = () => {}, title = "" }) {
     },
     disable(off, why = "") {
       bar.disabled = box.disabled = off;
-      element.title = off ? why : title;
+      element.title = off ? why : hint;
     },
   };
 }
@@ -233,7 +234,7 @@ class Transport {
 class RunPanel {
   constructor(model, ask, { label }) {
     this.model = model;
-    this.go = button(label, () => ask({ do: "run" }), { title: "Train the course's model with these settings, in processes of its own" });
+    this.go = button(label, () => ask({ do: "run" }), { title: "Train with these settings, in processes of their own" });
     this.go.classList.add("ppedu-go");
     this.halt = button("Stop", () => ask({ do: "stop" }));
     this.bar = h("progress", { max: 1, value: 0, "aria-label": "progress of the run" });
@@ -246,15 +247,14 @@ class RunPanel {
 
   update() {
     const run = this.model.get("run");
-    const busy = ["starting", "running", "stopping"].includes(run.state);
     const not = this.model.get("not_real");
     this.element.dataset.state = run.state;
-    this.go.disabled = busy || Boolean(not);
-    this.halt.hidden = this.bar.hidden = !busy;
+    this.go.disabled = run.busy || Boolean(not);
+    this.halt.hidden = this.bar.hidden = !run.busy;
     this.halt.disabled = run.state === "stopping";
     if (run.step) [this.bar.max, this.bar.value] = [run.steps, run.step];
     else this.bar.removeAttribute("value"); // it goes to and fro until the first step is done
-    this.text.textContent = not && !busy ? not : run.text;
+    this.text.textContent = not && !run.busy ? not : run.text;
     this.text.classList.toggle("ppedu-wrong", run.state === "failed");
   }
 
@@ -329,26 +329,19 @@ function viewSwitches(model, root, view, on) {
   return { element: h("div.switches", { role: "group", "aria-label": "show" }, toggles.map(([, one]) => one.element)), set };
 }
 
-/* The controls that all explorers have, for the traits of settings.py. They follow the model. chosen() lists the names of
-   the schedules that are shown: what none of them has is not shown. An order that was given ("") has its own p and m. */
+/* The controls that all explorers have, for the traits of settings.py, in their order. They follow the model. chosen() lists
+   the names of the schedules that are shown: what none of them has is not shown. An order that was given has its own p and m. */
 function settingControls(model, asker, on, chosen) {
-  const { ranges, own, several } = model.get("fixed");
-  const use = (name) => ({ use: (value) => asker.move({ [name]: value }), settle: () => asker.settle() });
-  const sliders = {
-    p: slider("ranks p", ranges.p, use("p")),
-    m: slider("microbatches m", ranges.m, use("m")),
-    v: slider("stages a rank v", ranges.v, use("v")),
-    ratio: slider("B takes × F", ranges.ratio, use("ratio")),
-    w_share: slider("W's share of B", ranges.w_share, use("w_share")),
-    overlap: slider("F&B × (F + B)", ranges.overlap, {
-      ...use("overlap"), title: "What an overlapped pair takes: 1 on a single stream, less with kernels that overlap",
-    }),
-    transfer: slider("transfer (× F)", ranges.transfer, use("transfer")),
-    slow_factor: slider("slower by ×", ranges.slow_factor, use("slow_factor")),
-  };
+  const { controls, own, several, given } = model.get("fixed");
+  const settle = () => asker.settle();
+  const made = Object.entries(controls).map(([name, control]) => [
+    name,
+    slider(control, { use: (value) => asker.move({ [name]: value }), settle }),
+  ]);
+  const sliders = Object.fromEntries(made);
   const slow = choice("slow stage", [], (value) => asker.once({ slow_stage: value }));
   const update = () => {
-    for (const [name, one] of Object.entries(sliders)) {
+    for (const [name, one] of made) {
       one.invalid(model.get("error").startsWith(`${name} `));
       one.set(model.get(name));
       if (own[name]) one.element.hidden = !chosen().some((key) => own[name].includes(key));
@@ -360,16 +353,15 @@ function settingControls(model, asker, on, chosen) {
     slow.element.querySelector("label").textContent = `slow ${what}`;
     slow.fill([[null, "none"], ...Array.from({ length: p }, (_, rank) => [rank, `${what} ${rank}`])]);
     slow.set(model.get("slow_stage"));
-    const given = chosen().includes("");
-    sliders.p.disable(given, "The order that was given is for so many ranks");
-    sliders.m.disable(given, "The order that was given is for so many microbatches");
+    const fixed = chosen().some((key) => given.includes(key));
+    sliders.p.disable(fixed, "The order that was given is for so many ranks");
+    sliders.m.disable(fixed, "The order that was given is for so many microbatches");
     sliders.slow_factor.disable(model.get("slow_stage") === null, "Choose the slow stage first");
     sliders.transfer.disable(p === 1, "One rank sends no messages");
   };
   const later = soon(update);
   for (const name of [...Object.keys(sliders), "ranks", "schedule", "schedules", "slow_stage", "error", "answered"]) on(`change:${name}`, later);
   update();
-  const { p, m, v, ratio, w_share, overlap, transfer, slow_factor } = sliders;
-  const elements = [p, m, v, ratio, w_share, overlap, transfer, slow, slow_factor].map((one) => one.element);
-  return { sliders, elements };
+  const last = sliders.slow_factor.element; // beside the stage that it is of
+  return [...made.map(([, one]) => one.element).filter((one) => one !== last), slow.element, last];
 }
