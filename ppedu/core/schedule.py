@@ -7,7 +7,7 @@ the Zero Bubble paper writes B for what is I here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -73,6 +73,21 @@ class Schedule:
         'custom p=1 m=1'
         """
         return f"{self.name} p={self.num_ranks} m={self.num_microbatches}"
+
+    @property
+    def stage_size(self) -> float:
+        """What a stage is of 1/p of the model: p / chain length, so 1/v with v stages on each rank, 1 in each of two chains."""
+        return self.num_ranks / self.chain_length
+
+    @property
+    def actions(self) -> Iterator[Action]:
+        """Every operation, rank by rank; those of a pair one after the other."""
+        return (action for order in self.orders for entry in order for action in entry.actions)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of operations that it has anywhere."""
+        return frozenset(action.kind for action in self.actions)
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:

@@ -72,9 +72,8 @@ def _two_chains(schedule: Schedule) -> Violation | None:
     if schedule.chains > 1 or odd or half < 2 or up != down[::-1]:
         return None
     passing: tuple[set[int], set[int]] = set(), set()
-    for order in schedule.orders:
-        for action in (a for entry in order for a in entry.actions):
-            passing[action.stage >= half].add(action.microbatch)
+    for action in schedule.actions:
+        passing[action.stage >= half].add(action.microbatch)
     m = schedule.num_microbatches
     if passing != (set(range(m // 2)), set(range(m // 2, m))):
         return None

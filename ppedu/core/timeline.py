@@ -166,7 +166,7 @@ class Timeline:
         A unit is what a microbatch leaves on one p-th of the model. With two stages on each rank a stage is half of
         that, and so is what it keeps; in a bidirectional schedule each of the two stages is a whole p-th.
         """
-        size = self.schedule.num_ranks / self.schedule.chain_length
+        size = self.schedule.stage_size
         return tuple(size * peak for peak in self.peak_in_flight)
 
     # by rank

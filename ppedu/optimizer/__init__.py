@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from ppedu.core.checks import whole
 from ppedu.core.costs import Costs
+from ppedu.core.format import number
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.optimizer.bounds import bound_of, lower_bound, whole_is_cheaper
@@ -87,7 +88,7 @@ class _Search:
     def __init__(self, asked: Problem, start: Schedule | None, seconds: float, progress: bool | Progress) -> None:
         self.asked, self.seconds, self.began = asked, seconds, time.perf_counter()
         self.tell = progress if callable(progress) else None
-        self.bar = progress is True
+        self.with_bar = progress is True
         own = [] if start is None else [start]
         fitting = [(self._makespan(s), sum(s.peak_in_flight), name, s) for name, s in builtins(asked)]
         single = [with_halves(s) if asked.split else s for s in (*own, *(s for *_, s in fitting))]
@@ -106,7 +107,7 @@ class _Search:
     def run(self, seed: int, workers: int) -> Optimized:
         self._report()
         if self.makespan - self.bound > ROUNDING * self.makespan:
-            with _Bar(self.seconds, self.asked.shape.label, self.bar) as self.shown:
+            with _bar(self.seconds, self.asked.shape.label, self.with_bar) as self.bar:
                 ticks = Ticks.of(self.asked, self._makespan(self.start))
                 search(ticks, self.start, seconds=self._left(), seed=seed, workers=workers, tell=self.hear)
         timeline = simulate(self.best, self.asked.costs)
@@ -122,7 +123,8 @@ class _Search:
         if not whole_is_cheaper(self.asked):  # else whole backwards, which the solver did not try, could do better
             self.bound = max(self.bound, bound)
         self.bound = min(self.bound, self.makespan)
-        self.shown.at(time.perf_counter() - self.began, self.makespan, self.bound)
+        self.bar.set_postfix_str(f"makespan {number(self.makespan)}, at least {number(self.bound)}", refresh=False)
+        self.bar.update(min(time.perf_counter() - self.began, self.seconds) - self.bar.n)
         self._report()
 
     def _report(self) -> None:
@@ -137,24 +139,12 @@ class _Search:
         return simulate(schedule, self.asked.costs).makespan
 
 
-class _Bar:
+def _bar(seconds: float, label: str, shown: bool) -> Any:
     """A bar over the seconds of the search, with what it has so far."""
+    from tqdm.auto import tqdm
 
-    def __init__(self, seconds: float, label: str, shown: bool) -> None:
-        from tqdm.auto import tqdm
-
-        form = "{desc}: {n:.1f} of {total:.1f} s |{bar}|{postfix}"
-        self.bar = tqdm(total=seconds, desc=label, leave=False, disable=not shown, bar_format=form)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-
-    def at(self, seconds: float, makespan: float, bound: float) -> None:
-        self.bar.set_postfix_str(f"makespan {makespan:.4g}, at least {bound:.4g}", refresh=False)
-        self.bar.update(min(seconds, self.bar.total) - self.bar.n)
+    form = "{desc}: {n:.1f} of {total:.1f} s |{bar}|{postfix}"
+    return tqdm(total=seconds, desc=label, leave=False, disable=not shown, bar_format=form)
 
 
 def _check_options(time_limit: Any, progress: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ppedu.core.costs import Costs
-from ppedu.optimizer.problem import B, F, I, MemoryLimit, Problem, Step, W, problem
+from ppedu.core.operations import B, F, I, W
+from ppedu.optimizer.problem import MemoryLimit, Problem, Step, problem
 
 _UNIT_COSTS = Costs()
 

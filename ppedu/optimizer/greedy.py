@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from ppedu.core.operations import Action
+from ppedu.core.operations import Action, F, W
 from ppedu.core.schedule import Schedule
-from ppedu.optimizer.problem import F, Problem, Step, W
+from ppedu.optimizer.problem import Problem, Step
 
 MOST = 400_000
 """Above this many steps to look at (operations x steps of a microbatch) the rules take seconds, and have to be in time."""

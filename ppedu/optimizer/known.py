@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from ppedu.core.operations import Action, Entry, Overlap
+from ppedu.core.operations import Action, B, Entry, I, Overlap, W
 from ppedu.core.schedule import Schedule
 from ppedu.core.validate import violations
-from ppedu.optimizer.problem import B, I, Problem, W
+from ppedu.optimizer.problem import Problem
 from ppedu.schedules import SCHEDULES, takes_v
 
 
@@ -32,14 +32,12 @@ def why_not(asked: Problem, schedule: Schedule) -> str:
         return f"it has {schedule.chains} chains of stages, and one is searched"
     if schedule.rank_of_stage != asked.rank_of_stage:
         return f"its rank_of_stage is {schedule.rank_of_stage}, and {asked.rank_of_stage} is asked for"
-    entries = [entry for order in schedule.orders for entry in order]
-    pair = next((entry for entry in entries if isinstance(entry, Overlap)), None)
+    pair = next((entry for order in schedule.orders for entry in order if isinstance(entry, Overlap)), None)
     if pair is not None:
         return f"it runs {schedule.short(pair)} as one, and orders of single operations are searched"
-    kinds = {part.kind for entry in entries for part in entry.actions}
-    if not kinds & {B, W}:
+    if not schedule.kinds & {B, W}:
         return "it has no backward"
-    if not asked.split and kinds & {I, W}:
+    if not asked.split and schedule.kinds & {I, W}:
         return "it splits backwards into I and W, and split_backward is False"
     if not keeps_to(asked, schedule):
         held, most = (" ".join(map(str, numbers)) for numbers in (schedule.peak_in_flight, asked.limits or ()))

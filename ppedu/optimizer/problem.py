@@ -12,10 +12,8 @@ from typing import Any, TypeAlias
 from ppedu.core.checks import is_whole, whole
 from ppedu.core.costs import Costs
 from ppedu.core.format import counted
-from ppedu.core.operations import Action, Kind
+from ppedu.core.operations import Action, B, F, I, Kind, W
 from ppedu.core.schedule import Schedule, needs
-
-F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741 - the field's letters
 
 Step: TypeAlias = tuple[int, Kind]
 """(stage, kind): what is done once with every microbatch."""
@@ -133,6 +131,7 @@ def _limits(p: int, given: Any, placement: tuple[int, ...]) -> tuple[int, ...] |
         works = str(max(least)) if len(set(least)) == 1 else f"({', '.join(map(str, least))})"
         stages, keeps = counted(least[low], "stage"), counted(least[low], "activation")
         raise ValueError(
-            f"a microbatch on its way through the {stages} of rank {low} keeps {keeps} there, but memory_limit allows {limits[low]}. The least that works is memory_limit={works}"
+            f"a microbatch on its way through the {stages} of rank {low} keeps {keeps} there, but memory_limit allows "
+            f"{limits[low]}. The least that works is memory_limit={works}"
         )
     return tuple(map(int, limits))

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from ppedu.core.operations import Action
+from ppedu.core.operations import Action, F
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.optimizer.bounds import bound_of, heads_and_tails
-from ppedu.optimizer.problem import F, Problem, Step
+from ppedu.optimizer.problem import Problem, Step
 
 LONGEST = 10**9
 """Ticks that the whole may take. Rounded down to ticks, times of one order differ by a millionth at most."""

@@ -10,10 +10,8 @@ from itertools import chain
 from typing import TypeAlias
 
 from ppedu.core.checks import whole
-from ppedu.core.operations import Action, Kind
+from ppedu.core.operations import Action, B, F, Kind
 from ppedu.core.schedule import Schedule
-
-F, B = Kind.F, Kind.B
 
 
 def naive(p: int, m: int = 1) -> Schedule:

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orders import B, F, I, W, dualpipe, dualpipe_v, golden, legal_schedules, rules
 
+from ppedu.core.checks import whole
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Overlap, ScheduleError
 from ppedu.core.schedule import Schedule, dependencies, dependents
 from ppedu.core.text import parse_entry
 from ppedu.core.validate import violations
-from ppedu.schedules import gpipe, naive, one_f_one_b
+from ppedu.schedules import dualpipe as dualpipe_built
+from ppedu.schedules import forward_only, gpipe, interleaved, naive, one_f_one_b
 
 
 def in_full(schedule: Schedule) -> bool:
@@ -280,3 +282,25 @@ def test_what_is_no_order_of_a_rank_gets_a_sentence():
         Schedule.from_function(lambda rank, p, m: {"F0", "B0"}, 2, 1)
     with pytest.raises(TypeError, match=r"order is a function \(rank, p, m\) -> 'F0 F1 B0 B1': order='F0 B0'"):
         Schedule.from_function("F0 B0", 2, 1)
+
+
+def test_what_an_order_is_made_of():
+    pair = Schedule.from_text("F0 F1&B0 B1\nF0 B0 F1 I1 W1")
+    assert [str(action) for action in pair.actions] == ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1I1", "1W1"]
+    assert pair.kinds == {F, B, I, W}
+    assert forward_only(2, 3).kinds == {F}
+    assert [s.stage_size for s in (gpipe(4, 8), interleaved(4, 8, v=3), dualpipe_built(4, 8))] == [1, 1 / 3, 1]
+    assert [interleaved(2, 2, v=2).stages_of(rank) for rank in range(2)] == [(0, 2), (1, 3)]
+
+
+def test_all_times_of_costs_are_scaled():
+    costs = Costs([1, 2], 3, 1, 2, 4, transfer=0.5)
+    assert costs.scaled(2, "s") == Costs([2, 4], 6, 2, 4, 8, transfer=1, unit="s")
+    assert Costs(0, unit="ms").scaled(3) == Costs(0, unit="ms")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, "2", True, None, 5])
+def test_a_whole_number_is_told_from_others(wrong):
+    with pytest.raises(ValueError, match="n is the number of lots, a whole number from 1 to 4: n="):
+        whole("n", wrong, "the number of lots", most=4)
+    assert whole("n", 4, most=4) == 4
