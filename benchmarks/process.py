@@ -6,24 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ppedu.runtime.processes.launch import run_ranks
-from ppedu.runtime.processes.rank_process import Sender
+from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.processes.watch import Place
 
 
 def in_a_rank(function: Callable[..., Any], *arguments: Any) -> Any:
     """What `function(*arguments)` returns there."""
     (found,) = run_ranks(
-        _called, [(function, arguments)], [0.0], timeout=600,
-        where=lambda cells, rank: Place("measures", None, None, False, time.perf_counter()),
-        on_message=lambda rank, kind, content: None,
+        _called, [(function, arguments)], lambda *_: Place("measures", None, None, False, time.perf_counter()),
+        lambda *_: None, timeout=600,
     )  # fmt: skip
     return found
 
 
-def _called(sender: Sender, cells: Any, job: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    torch.set_num_threads(1)
-    function, arguments = job
+def _called(work: tuple[Callable[..., Any], tuple[Any, ...]], context: Context) -> Any:
+    function, arguments = work
     return function(*arguments)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
 import ppedu
-from ppedu.runtime.processes.launch import run_world
+from ppedu.runtime.processes.launch import run_ranks
 from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.torch_engine.runtime import LossOf, Stage, Track, runtime_of
@@ -53,7 +53,7 @@ def run_torch(
         Stages(schedule, own, {s: stages[s] for s in schedule.stages_of(rank)}, batch, loss_fn, steps, pace)
         for rank in range(schedule.num_ranks)
     ]
-    found = run_world(
+    found = run_ranks(
         _work, works, lambda rank, *_: Place("works", None, None, False, time.perf_counter()), lambda *_: None,
         timeout=600, threads=threads,
     )  # fmt: skip
@@ -71,10 +71,10 @@ def _work(work: Stages, context: Context) -> list[tuple[float, float]]:
     args = (inputs,) if schedule.rank_of_stage[0] == context.rank else ()
     rest = {"target": targets, "losses": []} if schedule.rank_of_stage[-1] == context.rank else {}
     steps = []
-    for step in range(work.steps):
+    for _ in range(work.steps):
         for stage in work.modules.values():
             stage.zero_grad()
-        track.start_step(step)
+        track.start_step()
         runtime.step(*args, **rest)
         steps.append((track.moments[0].start, max(moment.end for moment in track.moments)))
     return steps

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ppedu.core.format import counted
 from ppedu.runtime.run import available_cores
 
 NAMELESS = "GPU"  # the name of one whose name is not known
@@ -34,22 +35,18 @@ class Machine:
     def plan(self, p: int) -> str:
         """What `device="auto"` means here for p ranks."""
         if not self.gpus:
-            text = f"{p} ranks will be {p} CPU processes that share {_count(self.cores, 'core')} and talk over gloo"
+            text = f"{p} ranks will be {p} CPU processes that share {counted(self.cores, 'core')} and talk over gloo"
             return text if self.cores >= p else f"{text}: only a paced run shows what {p} devices do"
         names = ", ".join(sorted({*self.gpus} - {NAMELESS}))
         names = f" ({names})" if names else ""
         if len(self.gpus) >= p:
             return f"{p} ranks will have a GPU each{names} and talk over NCCL"
-        return f"{p} ranks will share {_count(len(self.gpus), 'GPU')}{names} and talk through host memory over gloo"
+        return f"{p} ranks will share {counted(len(self.gpus), 'GPU')}{names} and talk through host memory over gloo"
 
     def __repr__(self) -> str:
         kinds = Counter(self.gpus)
-        gpus = ", ".join(_count(n, NAMELESS) if name == NAMELESS else f"{n} x {name}" for name, n in kinds.items())
-        return f"This machine: {_count(self.cores, 'core')}, {gpus or 'no GPU'}. Here {self.plan(4)}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        gpus = ", ".join(counted(n, NAMELESS) if name == NAMELESS else f"{n} x {name}" for name, n in kinds.items())
+        return f"This machine: {counted(self.cores, 'core')}, {gpus or 'no GPU'}. Here {self.plan(4)}."
 
 
 def machine() -> Machine:

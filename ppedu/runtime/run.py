@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ppedu.core.costs import Costs
+from ppedu.core.format import counted
 from ppedu.core.operations import Entry
 from ppedu.core.schedule import Schedule
 from ppedu.core.spans import Span
@@ -99,15 +100,14 @@ def where_measured(
     ranks: int, device: str, backend: str, cores: Sequence[int], pace: Costs | None, engine: str = "ppedu"
 ) -> str:
     """What captions say: the number and kind of ranks, and the cores of each host."""
-    hosts = f"{len(cores)} hosts" if len(cores) > 1 else ""
+    several = f"{len(cores)} hosts" if len(cores) > 1 else ""
     if device == "CPU":
-        each = f"{cores[0]} core{'s' if cores[0] > 1 else ''}"
-        if hosts:
-            each = f"{hosts} with {each if len(set(cores)) == 1 else ' + '.join(map(str, cores)) + ' cores'}"
-            each += " each" if len(set(cores)) == 1 else ""
+        alike = len(set(cores)) == 1
+        each = counted(cores[0], "core") if alike else " + ".join(map(str, cores)) + " cores"
+        each = f"{several} with {each}{' each' if alike else ''}" if several else each
         place = f"{ranks} CPU process{'es' if ranks > 1 else ''} on {each}"
     else:
-        place = f"{ranks} rank{'s' if ranks > 1 else ''} on {device}{f' in {hosts}' if hosts else ''} over {backend}"
+        place = f"{counted(ranks, 'rank')} on {device}{f' in {several}' if several else ''} over {backend}"
     runtime = "torch.distributed.pipelining, " if engine == "torch" else ""
     return f"measured: {runtime}{place}" + ("" if pace is None else f", paced {pace}")
 

@@ -24,7 +24,7 @@ from ppedu.runtime.joined.join import train_joined
 from ppedu.runtime.model.batches import Data
 from ppedu.runtime.model.split import ModelLike, layers_of, stage_parameter_names, stages_of
 from ppedu.runtime.processes.interrupts import interrupts_held
-from ppedu.runtime.processes.launch import run_world
+from ppedu.runtime.processes.launch import run_ranks
 from ppedu.runtime.processes.rank_main import RankMain, train_rank
 from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.rank.job import Job, MakeOptimizer, RankResult, Work, works_of
@@ -137,7 +137,7 @@ def train(
 def run_launched(works: Sequence[Work], collector: Collector, stop: Event | None, engine: Engine) -> list[RankResult]:
     """In fresh processes, one a rank."""
     job = works[0].job
-    return run_world(
+    return run_ranks(
         engine.main, works, lambda rank, *published: engine.place(works[rank], *published), collector.receive,
         timeout=job.timeout, stop=stop, device=job.device, threads=job.threads, limit=job.patience,
     )  # fmt: skip

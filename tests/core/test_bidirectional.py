@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -28,8 +26,7 @@ from ppedu.core.schedule import Schedule
 from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.rank import heartbeat as board
 from ppedu.runtime.rank.channels import Group
-from ppedu.runtime.rank.heartbeat import Board
-from ppedu.runtime.rank.job import FOREVER, Job, Work
+from ppedu.runtime.rank.job import Job, Work
 from ppedu.runtime.rank.replicas import all_reduce, any_of, copy_sets, sum_gradients
 
 
@@ -357,22 +354,18 @@ def side_by_side(copies: int) -> Schedule:
     return replicated(ppedu.naive(1), copies)
 
 
-def joined_group(rank: int, size: int, path: str) -> Group:
-    import torch.distributed as dist
-
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
-    control: Any = dist.distributed_c10d._get_default_group()
-    groups = {ranks: dist.new_group(list(ranks)) for ranks in copy_sets(side_by_side(size))}
-    return Group(rank, size, torch.device("cpu"), control, {}, False, "gloo", copy_groups=groups)
+def joined_group(context: Context) -> Group:
+    return context.connect(
+        Work(Job(schedule=side_by_side(context.size), loss_fn=mse), context.rank, (), {}, {}, None, set())
+    )
 
 
-def summing_rank(mouth: Any, cells: Any, argument: tuple[int, int, str, list[Case]]) -> list[Any]:
+def summing_rank(cases: list[Case], context: Context) -> list[Any]:
     """For each case this rank's sums, and the bytes that its process wrote meanwhile (to all its peers together)."""
     import torch.distributed as dist
 
-    rank, size, path, cases = argument
-    group = joined_group(rank, size, path)
+    rank, size = context.rank, context.size
+    group = joined_group(context)
     found = []
     for case in cases:
         weights = [nn.Parameter(torch.zeros_like(like)) for like in case.weights]
@@ -384,21 +377,18 @@ def summing_rank(mouth: Any, cells: Any, argument: tuple[int, int, str, list[Cas
         found.append(([w.grad for w in weights], written() - before))
         assert start < end <= time.perf_counter()
         dist.barrier()
-    dist.destroy_process_group()
     return found
 
 
-def losing_rank(mouth: Any, cells: Any, argument: tuple[int, str]) -> bool:
+def losing_rank(work: Any, context: Context) -> bool:
     """Whether rank 0's error counts as the echo of rank 1's end, which leaves before the sum."""
     import torch.distributed as dist
 
-    rank, path = argument
-    group = joined_group(rank, 2, path)
+    group = joined_group(context)
     any_of(group, [True], (0, 1))
-    if rank == 1:
+    if context.rank == 1:
         dist.destroy_process_group()
         return False
-    context = Context(rank, 2, torch.device("cpu"), None, FOREVER, Board(Board.blank(2), rank), print)
     try:
         with context.lost_peers_marked():
             all_reduce(group, torch.ones(3), (0, 1))
@@ -408,8 +398,8 @@ def losing_rank(mouth: Any, cells: Any, argument: tuple[int, str]) -> bool:
 
 
 @pytest.mark.slow
-def test_who_loses_its_peer_in_the_sum_is_not_to_blame(tmp_path):
-    assert in_ranks(losing_rank, [(rank, str(tmp_path / "store")) for rank in range(2)]) == [True, False]
+def test_who_loses_its_peer_in_the_sum_is_not_to_blame():
+    assert in_ranks(losing_rank, [None, None]) == [True, False]
 
 
 def written() -> int:
@@ -418,9 +408,9 @@ def written() -> int:
     return int(path.read_text("utf-8").split("wchar: ")[1].split()[0]) if path.exists() else 0
 
 
-def summed(copies: int, cases: list[Case], folder: Path) -> list[list[Any]]:
+def summed(copies: int, cases: list[Case]) -> list[list[Any]]:
     """case -> rank -> what `summing_rank` gives."""
-    by_rank = in_ranks(summing_rank, [(rank, copies, str(folder / "store"), cases) for rank in range(copies)])
+    by_rank = in_ranks(summing_rank, [cases] * copies)
     return [list(ranks) for ranks in zip(*by_rank, strict=True)]
 
 
@@ -430,13 +420,13 @@ DTYPES = {torch.float64: 1e-15, torch.float32: 1e-6, torch.float16: 1e-3, torch.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 3, 4])
-def test_every_rank_has_the_same_sum_to_the_last_bit(copies, tmp_path):
+def test_every_rank_has_the_same_sum_to_the_last_bit(copies):
     """Of numbers whose sum depends on the order. And it is the sum, which is computed here in twice the digits."""
     generator = torch.Generator().manual_seed(copies)
     numbers = [torch.randn(copies, 7, 143, generator=generator, dtype=torch.float64).to(dtype) for dtype in DTYPES]
     numbers[-1] = torch.complex(numbers[1], numbers[1].flip(0))
     cases = [Case([of_ranks[0]], [[one.clone()] for one in of_ranks]) for of_ranks in numbers]
-    for of_ranks, ranks in zip(numbers, summed(copies, cases, tmp_path), strict=True):
+    for of_ranks, ranks in zip(numbers, summed(copies, cases), strict=True):
         found = [gradients[0] for gradients, _ in ranks]
         dtype = of_ranks.dtype
         assert (found[0].dtype, found[0].shape) == (dtype, (7, 143))
@@ -447,7 +437,7 @@ def test_every_rank_has_the_same_sum_to_the_last_bit(copies, tmp_path):
 
 
 @pytest.mark.slow
-def test_kinds_of_gradients(tmp_path):
+def test_kinds_of_gradients():
     """A message for each dtype; sparse ones become dense; who lacks one counts as zero; what all lack stays missing."""
     indices, values = torch.tensor([[1, 1]]), torch.tensor([[1.0, 2.0], [10.0, 20.0]])
     rows = torch.sparse_coo_tensor(indices, values, (3, 2), check_invariants=True)
@@ -463,7 +453,7 @@ def test_kinds_of_gradients(tmp_path):
     )
     nobody = Case(weights[:2], [[None, None]] * 3)
     no_weights = Case([], [[]] * 3)
-    first, second, third = summed(3, [case, nobody, no_weights], tmp_path)
+    first, second, third = summed(3, [case, nobody, no_weights])
     for gradients, _ in first:
         assert [None if g is None else (g.dtype, g.tolist()) for g in gradients] == [
             (torch.float16, [5.0, 5.0]),
@@ -481,11 +471,11 @@ def test_kinds_of_gradients(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="Linux counts what a process writes")
 @pytest.mark.parametrize("copies", [2, 3, 4])
-def test_an_all_reduce_sends_less_than_everybody_to_everybody(copies, tmp_path):
+def test_an_all_reduce_sends_less_than_everybody_to_everybody(copies):
     """2 (d - 1) / d times the gradients, as Patarasu and Yuan (2009) prove to be the least; not d - 1 times."""
     numbers = torch.randn(copies, 2, 60_000, dtype=torch.float64)
     case = Case([*numbers[0]], [list(of_rank) for of_rank in numbers])
-    (ranks,) = summed(copies, [case], tmp_path)
+    (ranks,) = summed(copies, [case])
     size = numbers[0].nbytes
     for gradients, wrote in ranks:
         torch.testing.assert_close(torch.stack(gradients), numbers.sum(0), rtol=1e-12, atol=1e-12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.processes.launch import run_ranks
+from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.processes.watch import Place
 
 F, B = Kind.F, Kind.B
@@ -117,26 +117,21 @@ def assert_equal_training(
 # ranks that run something else than ppedu.train
 
 
-def in_ranks(function: Callable[[Any, Any, Any], Any], arguments: Sequence[Any], timeout: float = 30) -> list[Any]:
-    """Run a function (sender, cells, argument) in one process per argument."""
-
-    def where(cells: Sequence[float], rank: int) -> Place:
-        return Place("runs a test", None, None, False, cells[0])
-
+def in_ranks(main: Callable[[Any, Context], Any], works: Sequence[Any], timeout: float = 30) -> list[Any]:
+    """Run main(work, context) in one process per work, joined in a world of gloo."""
+    now = time.perf_counter()
     return run_ranks(
-        function, arguments, [time.perf_counter()], where=where, on_message=lambda *_: None, timeout=timeout
+        main, works, lambda *_: Place("runs a test", None, None, False, now), lambda *_: None, timeout=timeout
     )
 
 
-def pipelining_rank(sender: Any, cells: Any, argument: Any) -> list[Any]:
+def pipelining_rank(work: Any, context: Context) -> list[Any]:
     """Train under torch.distributed.pipelining: for each case (name, m) losses, gradients and weights of this stage, or
     the text with which it refuses."""
-    import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-    rank, size, path, stage, data, cases, steps = argument
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
+    stage, data, cases, steps = work
+    rank, size = context.rank, context.size
     results: list[Any] = []
     for name, m in cases:
         module = copy.deepcopy(stage)
@@ -162,5 +157,4 @@ def pipelining_rank(sender: Any, cells: Any, argument: Any) -> list[Any]:
                 optimizer.step()
         gradients = {n: w.grad for n, w in module.named_parameters()}
         results.append({"losses": losses, "gradients": gradients, "state": dict(module.state_dict())})
-    dist.destroy_process_group()
     return results

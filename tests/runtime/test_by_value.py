@@ -109,12 +109,11 @@ def test_a_process_without_a_gpu_of_its_own_starts_none(on_gpu, monkeypatch):
     assert not on_gpu
 
 
-def reads(mouth: Any, cells: Any, argument: tuple[int, bytes]) -> Any:
+def reads(payload: bytes, context: Any) -> Any:
     """A rank that has chosen its GPU, and then reads. Where tensors went, in the words of the stand-in for a GPU."""
-    number, payload = argument
     went: list[str] = []
     torch.cuda.is_initialized = lambda: True  # type: ignore[method-assign, assignment]
-    torch.cuda.current_device = lambda: number  # type: ignore[method-assign, assignment]
+    torch.cuda.current_device = lambda: context.rank  # type: ignore[method-assign, assignment]
     moved = UntypedStorage.to
 
     def to(storage: UntypedStorage, *, device: Any, non_blocking: bool = False) -> Any:
@@ -132,7 +131,7 @@ def test_each_rank_reads_onto_its_own_gpu(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(by_value, "_on_gpu", lambda storage: True)
         payload = dumps(torch.arange(3))
-    found = in_ranks(reads, [(rank, payload) for rank in range(2)])
+    found = in_ranks(reads, [payload] * 2)
     assert found == [(["cuda:0"], [0, 1, 2]), (["cuda:1"], [0, 1, 2])]
 
 

@@ -24,7 +24,7 @@ def fill():
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc has other ways")
 
 
-def refilled(sender, cells, argument) -> int:
+def refilled(work, context) -> int:
     """Page faults of the third of three equal tensors, each freed before the next."""
     names: dict = {}
     exec(_COUNT, names)

@@ -56,7 +56,7 @@ def test_what_is_refused_never_starts(schedule, monkeypatch):
     def started(*_, **__):
         raise AssertionError("a rank was started")
 
-    monkeypatch.setattr(train_module, "run_world", started)
+    monkeypatch.setattr(train_module, "run_ranks", started)
     with pytest.raises(ScheduleError) as caught:
         ppedu.train(model_for(schedule), schedule, [batch(12, 3, 2)], mse, device="cpu", progress=False)
     assert caught.value.violations == ppedu.violations(schedule)
@@ -64,6 +64,6 @@ def test_what_is_refused_never_starts(schedule, monkeypatch):
 
 def test_an_accepted_order_does_start_there(monkeypatch):
     """So the test above would see it."""
-    monkeypatch.setattr(train_module, "run_world", lambda *_, **__: (_ for _ in ()).throw(KeyError("started")))
+    monkeypatch.setattr(train_module, "run_ranks", lambda *_, **__: (_ for _ in ()).throw(KeyError("started")))
     with pytest.raises(KeyError, match="started"):
         ppedu.train(layers(3, 3, 2), ppedu.gpipe(2, 2), [batch(4, 3, 2)], mse, device="cpu", progress=False)

@@ -131,12 +131,10 @@ def test_microbatches_in_any_order():
 # the same order
 
 
-def logged_rank(sender: Any, cells: Any, argument: tuple[int, int, str, list[Schedule]]) -> list[Any]:
+def logged_rank(cases: list[Schedule], context: Any) -> list[Any]:
     """For each schedule: what torch holds as the order, and what its stages really ran."""
-    import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
 
-    rank, size, path, cases = argument
     log: list[str] = []
 
     def noted(name: str, letter: Callable[[dict[str, Any]], str]) -> None:
@@ -152,23 +150,21 @@ def logged_rank(sender: Any, cells: Any, argument: tuple[int, int, str, list[Sch
     noted("forward_one_chunk", lambda _: "F")
     noted("backward_one_chunk", lambda rest: "B" if rest["full_backward"] else "I")
     noted("backward_weight_one_chunk", lambda _: "W")
-    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
     found = []
     for schedule in cases:
         runtime = to_torch(schedule, ppedu.split(model_for(schedule), schedule.num_stages), mse)
         inputs, targets = data_for(schedule)[0]
-        first, last = (schedule.rank_of_stage[s] == rank for s in (0, -1))
+        first, last = (schedule.rank_of_stage[s] == context.rank for s in (0, -1))
         del log[:]
         runtime.step(*([inputs] if first else []), target=targets if last else None, losses=[])
         held = {r: [str(a) for a in order if a is not None] for r, order in runtime.pipeline_order.items()}
         found.append((held, list(log)))
-    dist.destroy_process_group()
     return found
 
 
-def test_torch_runs_the_order_as_it_stands(tmp_path):
+def test_torch_runs_the_order_as_it_stands():
     cases = [ppedu.SCHEDULES[name](p=4, m=8) for name in NAMES] + list(GOLDEN.values()) + [backwards_reversed(4, 4)]
-    found = in_ranks(logged_rank, [(rank, 4, str(tmp_path / "store"), cases) for rank in range(4)], timeout=60)
+    found = in_ranks(logged_rank, [cases] * 4, timeout=60)
     for number, schedule in enumerate(cases):
         for rank in range(4):
             held, ran = found[rank][number]
@@ -245,14 +241,14 @@ def test_whole_numbers_between_stages():
         ppedu.train(model, ppedu.zb_h1(3, 4), data, mse, **QUIET)
 
 
-def bare_rank(sender: Any, cells: Any, argument: Any) -> Any:
+def bare_rank(work: Any, context: Any) -> Any:
     """Torch's runtime and stages as they come, loaded with an order: gradients and the buffers of one stage."""
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    rank, size, path, module, schedule, (inputs, targets) = argument
-    dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
+    path, module, schedule, (inputs, targets) = work
+    rank, size = context.rank, context.size
     stage = PipelineStage(module, rank, size, torch.device("cpu"))
     runtime = _PipelineScheduleRuntime([stage], schedule.num_microbatches, loss_fn=mse)
     csv = Path(path + f".{rank}.csv")
@@ -269,7 +265,7 @@ def bare_rank(sender: Any, cells: Any, argument: Any) -> Any:
 def bare(schedule: Schedule, model: nn.Sequential, folder: Path) -> list[Any]:
     data = data_for(schedule)[0]
     p = schedule.num_ranks
-    return in_ranks(bare_rank, [(r, p, str(folder / "store"), model[r : r + 1], schedule, data) for r in range(p)])
+    return in_ranks(bare_rank, [(str(folder / "order"), model[r : r + 1], schedule, data) for r in range(p)])
 
 
 def test_without_our_care_torch_loses_gradients(tmp_path):

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from torch import Tensor
 
+from ppedu.core.format import table
 from ppedu.core.timeline import Timeline
 
 
@@ -65,7 +66,12 @@ class Way:
 
         Raises ValueError where they trained models whose weights have other names.
         """
-        return _difference(self.gradients, other.gradients)
+        if only := sorted(self.gradients.keys() ^ other.gradients.keys()):
+            raise ValueError(
+                f"these are two models: one of them alone has a weight {only[0]!r}, and {len(only) - 1} more"
+            )
+        pairs = [(self.gradients[name], gradient) for name, gradient in other.gradients.items()]
+        return max((float((a - b).abs().max() / b.abs().max()) for a, b in pairs if b.any()), default=0.0)
 
     def __repr__(self) -> str:
         rows = [(str(rank), *(column.of(share) for column in _RANK)) for rank, share in enumerate(self.ranks)]
@@ -87,18 +93,6 @@ class Comparison:
             rows.append((way.name, *map(_span, cells)))
         full = f"{whole.parameter_bytes / 1e6:.2f} MB of weights, {whole.flops_per_sample / 1e6:,.0f} MFLOP a sample"
         return "\n".join([*_table("each rank", _SHARES, rows), f"100 %: {full} ({self.ways[0].where})"])
-
-
-def _difference(some: dict[str, Tensor], others: dict[str, Tensor]) -> float:
-    if some.keys() != others.keys():
-        only = sorted(some.keys() ^ others.keys())
-        raise ValueError(f"these are two models: one of them alone has a weight {only[0]!r}, and {len(only) - 1} more")
-    largest = 0.0
-    for name, other in others.items():
-        scale = float(other.abs().max())
-        if scale:
-            largest = max(largest, float((some[name] - other).abs().max()) / scale)
-    return largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +144,13 @@ def _span(cells: Sequence[str]) -> str:
 def _table(first: str, columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of text, narrow enough for a slide: headings over titles over rows. Numbers stand to the right."""
     names, *cells = zip((first, *(c.title for c in columns)), *rows, strict=True)
-    blocks = [_block("", [names], str.ljust)]
+    blocks = [_block("", [names], "<")]
     for heading, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].heading):
-        blocks.append(_block(heading, [texts for _, texts in group], str.rjust))
+        blocks.append(_block(heading, [texts for _, texts in group], ">"))
     return ["   ".join(parts).rstrip() for parts in zip(*blocks, strict=True)]
 
 
-def _block(heading: str, columns: Sequence[Sequence[str]], put: Callable[[str, int], str]) -> list[str]:
+def _block(heading: str, columns: Sequence[Sequence[str]], align: str) -> list[str]:
     """The columns under one heading, as lines of one length."""
-    even = [[put(text, max(map(len, column))) for text in column] for column in columns]
-    lines = [heading, *(" ".join(parts) for parts in zip(*even, strict=True))]
+    lines = [heading, *table(zip(*columns, strict=True), align, " ")]
     return [line.ljust(max(map(len, lines))) for line in lines]

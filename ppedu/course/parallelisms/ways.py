@@ -21,11 +21,11 @@ from ppedu.course.parallelisms.results import Way
 from ppedu.course.parallelisms.wraps import as_it_is, blocks_of, by_kind, with_ddp, with_tp, with_zero3
 from ppedu.runtime.model.batches import Batch, batch_of, check_batch
 from ppedu.runtime.model.split import ModelLike, layers_of, stage_parameter_names, stages_of
-from ppedu.runtime.processes.launch import run_world
+from ppedu.runtime.processes.launch import run_ranks
 from ppedu.runtime.processes.rank_main import RankMain
 from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.rank.job import Job, works_of
-from ppedu.runtime.rank.lower import Send, lower
+from ppedu.runtime.rank.lower import Program, Send, lower
 from ppedu.runtime.rank.stage import LossFn
 from ppedu.runtime.run import available_cores, step_timeline, where_measured
 
@@ -43,7 +43,7 @@ def one_device(model: ModelLike, batch: Batch, loss_fn: LossFn, *, steps: int = 
 
     model: a sequence of layers. batch: (inputs, targets), the same in each step. loss_fn: a mean over the samples.
     """
-    return _train_alike("one device", as_it_is, model, batch, loss_fn, 1, steps, split=False)
+    return _train_alike("one device", as_it_is, model, batch, loss_fn, 1, steps)
 
 
 def ddp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
@@ -53,8 +53,8 @@ def ddp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int =
     In its second step, which is measured, DDP also agrees on the order of its buckets: one to three kB more.
     Raises ValueError where p does not divide the batch.
     """
-    way = _train_alike("DDP", with_ddp, model, batch, loss_fn, p, steps, split=True)
-    return _needs(way, [2 * (p - 1) * _weight_bytes(model) // p] * p)
+    needed = 2 * _weight_bytes(model)
+    return _train_alike("DDP", with_ddp, model, batch, loss_fn, p, steps, needed, split=True)
 
 
 def zero3(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
@@ -65,8 +65,8 @@ def zero3(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int
     gradients (Rajbhandari et al., ZeRO, 2020, section 7). Gloo has no reduce-scatter of its own: torch runs an all-reduce in
     its place, and 4 (p-1)/p N is sent. Raises ValueError where p does not divide the batch.
     """
-    way = _train_alike("ZeRO-3", with_zero3, model, batch, loss_fn, p, steps, split=True)
-    return _needs(way, [3 * (p - 1) * _weight_bytes(model) // p] * p)
+    needed = 3 * _weight_bytes(model)
+    return _train_alike("ZeRO-3", with_zero3, model, batch, loss_fn, p, steps, needed, split=True)
 
 
 def tp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = STEPS) -> Way:
@@ -85,23 +85,16 @@ def tp(model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, *, steps: int = 
     heads, width = blocks[0].attention.heads, blocks[0].attention.out.in_features
     if heads % p:
         raise ValueError(f"every rank takes as many heads: p={p} does not divide heads={heads}. Take a p that does")
-    way = _train_alike("TP", with_tp, model, batch, loss_fn, p, steps, split=False)
+    activation = batch[0].numel() * width * blocks[0].attention.out.weight.element_size()
+    way = _train_alike("TP", with_tp, model, batch, loss_fn, p, steps, 8 * len(blocks) * activation)
     for tensors in (way.gradients, way.weights):
         for name in tensors:
             if ".query_key_value." in name:
                 tensors[name] = by_kind(tensors[name], p)
-    activation = batch[0].numel() * width * blocks[0].attention.out.weight.element_size()
-    return _needs(way, [8 * (p - 1) * len(blocks) * activation // p] * p)
+    return way
 
 
-def pp(
-    model: ModelLike,
-    batch: Batch,
-    loss_fn: LossFn,
-    schedule: Schedule,
-    *,
-    steps: int = STEPS,
-) -> Way:
+def pp(model: ModelLike, batch: Batch, loss_fn: LossFn, schedule: Schedule, *, steps: int = STEPS) -> Way:
     """Pipeline parallelism: every rank has its stages, and the whole batch in microbatches, as `ppedu.train` runs it.
 
     model: a sequence of layers, or what `ppedu.split` returned. Needs to send A over each cut between two ranks, twice:
@@ -114,24 +107,15 @@ def pp(
     check_batch(*batch_of([batch], 0), schedule.num_microbatches)
     job = Job(schedule=schedule, loss_fn=loss_fn, optimizer=adamw, steps=steps, gradients=True)
     works = works_of(job, programs, stages, names, [batch])
-    reports = _run(train_stages, works, lambda rank, *published: works[rank].place(*published))
-    losses = max((report.losses for report in reports), key=len)  # the last rank's: the others know none
-    way = _way("PP", reports, losses, {n: g for r in reports for n, g in r.gradients.items()},
-               {n: w for r in reports for n, w in r.weights.items()})  # fmt: skip
-    timeline = step_timeline(schedule, [report.moments for report in reports], way.where, ())
-    return _needs(replace(way, timeline=timeline), _sent_between_stages(stages, batch[0], schedule))
+    needed = _sent_between_stages(stages, batch[0], programs, schedule.num_microbatches)
+    return _train("PP", train_stages, works, lambda rank, *published: works[rank].place(*published), needed, schedule)
 
 
 def _train_alike(
-    name: str,
-    wrap: Wrap,
-    model: ModelLike,
-    batch: Batch,
-    loss_fn: LossFn,
-    p: int,
-    steps: int,
-    split: bool,
-) -> Way:
+    name: str, wrap: Wrap, model: ModelLike, batch: Batch, loss_fn: LossFn, p: int, steps: int, needed: int = 0,
+    split: bool = False,
+) -> Way:  # fmt: skip
+    """needed: bytes that a rank would send with infinitely many others; of p ranks each sends the (p-1)/p-th of it."""
     inputs, targets = batch_of([batch], 0)
     check_batch(inputs, targets, 1)
     whole("p", p)
@@ -141,42 +125,39 @@ def _train_alike(
             f"{name} gives every rank as many samples: p={p} does not divide a batch of {len(inputs)}. Take {p * max(1, len(inputs) // p)}"
         )
     parts = list(zip(inputs.chunk(p), targets.chunk(p), strict=True)) if split else [(inputs, targets)] * p
-    whole_model = _module(model)
 
     def place(rank: int, step: int, at: int, since: float) -> Place:
         return Place(f"trains under {name}", None, step if step >= 0 else None, False, since)
 
-    works = [Alike(whole_model, wrap, *part, loss_fn, adamw, steps) for part in parts]
-    reports = _run(train_alike, works, place)
-    losses = [sum(step) / p for step in zip(*(report.losses for report in reports), strict=True)]
-    return _way(name, reports, losses, reports[0].gradients, reports[0].weights)
+    works = [Alike(_module(model), wrap, *part, loss_fn, adamw, steps) for part in parts]
+    return _train(name, train_alike, works, place, [(p - 1) * needed // p] * p)
 
 
-def _run(main: RankMain, works: Sequence[Any], place: Callable[[int, int, int, float], Place]) -> list[RankReport]:
+def _train(
+    name: str, main: RankMain, works: Sequence[Any], place: Callable[[int, int, int, float], Place], needed: Sequence[int],
+    schedule: Schedule | None = None,
+) -> Way:  # fmt: skip
+    """Run the works, and put together what the ranks report. schedule: where they are stages of a pipeline."""
+
     def receive(rank: int, kind: str, content: Any) -> None:
         if kind == "print":
             sys.stderr.write(f"[rank {rank}] {content[1]}\n")
 
-    return run_world(main, works, place, receive, timeout=TIMEOUT)
-
-
-def _way(
-    name: str,
-    reports: Sequence[RankReport],
-    losses: Sequence[float],
-    gradients: dict[str, Tensor],
-    weights: dict[str, Tensor],
-) -> Way:
+    reports: list[RankReport] = run_ranks(main, works, place, receive, timeout=TIMEOUT)
+    known = [report.losses for report in reports if report.losses]  # of a pipeline the last rank alone knows them
     where = where_measured(len(reports), "CPU", "gloo", (available_cores(),), None)
-    return Way(name, tuple(report.share for report in reports), tuple(losses), gradients, weights, where)
+    return Way(
+        name,
+        ranks=tuple(replace(r.share, needed_bytes=count) for r, count in zip(reports, needed, strict=True)),
+        losses=tuple(sum(step) / len(known) for step in zip(*known, strict=True)),
+        gradients={name: gradient for r in reports for name, gradient in r.gradients.items()},
+        weights={name: weight for r in reports for name, weight in r.weights.items()},
+        where=where,
+        timeline=step_timeline(schedule, [r.moments for r in reports], where, ()) if schedule else None,
+    )
 
 
-def _needs(way: Way, needed: Sequence[int]) -> Way:
-    ranks = tuple(replace(share, needed_bytes=count) for share, count in zip(way.ranks, needed, strict=True))
-    return replace(way, ranks=ranks)
-
-
-def _sent_between_stages(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -> list[int]:
+def _sent_between_stages(stages: Sequence[nn.Module], inputs: Tensor, programs: Sequence[Program], m: int) -> list[int]:
     """Bytes that each rank has to send in a step: what its sends carry, one after the other."""
     sample, sizes = inputs[:1], []  # sizes: bytes of one sample between stage s and s + 1
     with torch.no_grad():
@@ -184,8 +165,8 @@ def _sent_between_stages(stages: Sequence[nn.Module], inputs: Tensor, schedule: 
             sample = stage(sample)
             sizes.append(sample.numel() * sample.element_size())
     needed = []
-    samples = [len(part) for part in inputs.tensor_split(schedule.num_microbatches)]
-    for program in lower(schedule):
+    samples = [len(part) for part in inputs.tensor_split(m)]
+    for program in programs:
         sent = [i.action for i in program if isinstance(i, Send)]
         needed.append(sum(samples[a.microbatch] * sizes[a.stage - (a.kind is not Kind.F)] for a in sent))
     return needed

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from glob import glob
 from multiprocessing import connection
 from pathlib import Path
@@ -24,7 +23,7 @@ from ppedu.runtime.processes.fork_server import context, start_process, wait_for
 from ppedu.runtime.processes.interrupts import Held, interrupts_held
 from ppedu.runtime.processes.pickling import dumps
 from ppedu.runtime.processes.rank_main import RankMain, Start, fresh_rank
-from ppedu.runtime.processes.rank_process import RankFunction, rank_process
+from ppedu.runtime.processes.rank_process import rank_process
 from ppedu.runtime.processes.watch import Place, Watch, how_it_ended
 from ppedu.runtime.processes.watch import Ranks as Watched
 from ppedu.runtime.rank.heartbeat import Board
@@ -35,7 +34,7 @@ OnMessage = Callable[[int, str, Any], None]
 """(rank, kind, content): what a rank says on the way."""
 
 
-def run_world(
+def run_ranks(
     main: RankMain,
     works: Sequence[Any],
     place: Callable[[int, int, int, float], Place],
@@ -47,49 +46,31 @@ def run_world(
     threads: int = 1,
     limit: timedelta = FOREVER,
 ) -> list[Any]:
-    """Run main(work, context) in one fresh process per work, all of them joined in a world; see `run_ranks`.
+    """Run main(work, context) in one fresh process per work, all joined in a world, and return what each returned, in order.
 
-    place: what a rank does in words, from the rank and the three numbers that it publishes.
+    place: what a rank does in words, from the rank and the three numbers that it publishes. timeout: seconds that it may
+    stay in one operation. stop: once it is set, the run ends in RunStopped. limit: how long the transport waits.
+    Raises RunError for the first rank that fails, dies or hangs. No rank is left when this returns or raises.
     """
-    with tempfile.TemporaryDirectory(prefix="ppedu-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="ppedu-", ignore_cleanup_errors=True) as folder, interrupts_held() as held:
         path, settings = str(Path(folder) / "rendezvous"), Settings()
         starts = [
             Start(main, dumps(work), rank, len(works), path, device, threads, settings, limit)
             for rank, work in enumerate(works)
         ]
-        return run_ranks(
-            fresh_rank, starts, Board.blank(len(works)), on_message=on_message, timeout=timeout, stop=stop,
-            where=lambda cells, rank: place(rank, *Board.read(cells, rank)),
-        )  # fmt: skip
-
-
-def run_ranks(
-    function: RankFunction,
-    arguments: Sequence[Any],
-    cells: Sequence[float],
-    *,
-    where: Callable[[Sequence[float], int], Place],
-    on_message: OnMessage,
-    timeout: float,
-    stop: Event | None = None,
-) -> list[Any]:
-    """Run `function` in one fresh process per argument and return what each returned, in rank order.
-
-    cells: numbers of shared memory, as they are at first, in which ranks publish where they are; `where` reads them.
-    timeout: seconds that a rank may stay in one operation. stop: once it is set, the run ends in RunStopped.
-    Raises RunError for the first rank that fails, dies or hangs. No rank is left when this returns or raises.
-    """
-    with interrupts_held() as held:
 
         def check_stop() -> None:
             held.let_through()
             if stop is not None and stop.is_set():
                 raise RunStopped("the run was stopped")
 
-        ranks = Ranks(cells)
+        def where(rank: int) -> Place:
+            return place(rank, *Board.read(ranks.cells, rank))
+
+        ranks = Ranks(Board.blank(len(works)))
         try:
-            ranks.start(function, arguments, held, check_stop)
-            return Watch(ranks.watched(), partial(where, ranks.cells), on_message, timeout, check_stop).results()
+            ranks.start(starts, held, check_stop)
+            return Watch(ranks.watched(), where, on_message, timeout, check_stop).results()
         finally:
             with held.uninterruptible():
                 ranks.end()
@@ -104,13 +85,11 @@ class Ranks:
         self.processes: list[Any] = []
         self.connections: list[connection.Connection] = []
 
-    def start(
-        self, function: RankFunction, arguments: Sequence[Any], held: Held, check_stop: Callable[[], None]
-    ) -> None:
+    def start(self, starts: Sequence[Start], held: Held, check_stop: Callable[[], None]) -> None:
         """`check_stop` is called where nothing is left half done."""
         wait_for_server(held, check_stop)
-        for rank, argument in enumerate(arguments):
-            payload = dumps((function, argument, dict(os.environ)))
+        for rank, start in enumerate(starts):
+            payload = dumps((fresh_rank, start, dict(os.environ)))
             receiving, sending = self.context.Pipe(duplex=False)
             self.connections.append(receiving)
             process = self.context.Process(

@@ -9,7 +9,6 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from importlib import import_module
 from multiprocessing import connection
 from multiprocessing import process as mp_process
@@ -28,10 +27,6 @@ class Sender:
         data = pickle.dumps((kind, content), protocol=pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self._connection.send_bytes(data)
-
-
-RankFunction = Callable[[Sender, Any, Any], Any]
-"""(sender, shared cells, argument) -> result: what a rank runs."""
 
 
 class Printed(io.TextIOBase):
@@ -57,7 +52,7 @@ class Printed(io.TextIOBase):
 
 
 def rank_process(connected: connection.Connection, cells: Any, payload: bytes) -> None:
-    """All that a rank process does. payload: (function, argument, environment), pickled by value."""
+    """All that a rank process does. payload: its main, what that starts with, and the environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides what an interrupt means
     _end_with_parent()
     sender = Sender(connected)
@@ -66,10 +61,10 @@ def rank_process(connected: connection.Connection, cells: Any, payload: bytes) -
     try:
         import_module("ppedu.runtime.processes.preload")  # the fork server has; whoever was spawned imports torch now
         sender.send("awake", None)
-        function, argument, environment = pickle.loads(payload)
+        main, start, environment = pickle.loads(payload)
         os.environ.clear()
         os.environ.update(environment)
-        kind, result = "done", function(sender, cells, argument)
+        kind, result = "done", main(sender, cells, start)
     except BaseException as error:  # SystemExit and the like too: all of it is the caller's to hear
         kind, result = "failed", failure_of(error)
     for stream in (out, err):

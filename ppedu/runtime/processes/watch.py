@@ -102,6 +102,8 @@ class Watch:
     def _listen(self, one: Any) -> None:
         rank, message = self.open[one], self._received(one)
         if message is None:
+            if rank not in self.ranks.sentinels.values():  # else its end is heard by the sentinel
+                self._end_of(rank)
             return
         kind, content = message
         if kind == "done":
@@ -117,15 +119,13 @@ class Watch:
             self._pass_on(rank, kind, content)
 
     def _received(self, one: Any) -> tuple[str, Any] | None:
-        rank = self.open[one]
+        """The next message of a rank, or None where its connection is gone."""
         try:
             message: tuple[str, Any] = pickle.loads(one.recv_bytes())
         except (EOFError, OSError):
             del self.open[one]
-            if rank not in self.ranks.sentinels.values():  # else its end is heard by the sentinel
-                self._end_of(rank)
             return None
-        self.last_word[rank] = self.clock.read()
+        self.last_word[self.open[one]] = self.clock.read()
         return message
 
     def _pass_on(self, rank: int, kind: str, content: Any) -> None:
@@ -210,20 +210,13 @@ class Watch:
     def _drain(self) -> None:
         """What the ranks said before the failure, above all what they printed, is passed on."""
         deadline = time.perf_counter() + DRAIN
-        while time.perf_counter() < deadline:
-            ready: list[Any] = connection.wait([*self.open], 0)
-            if not ready:
-                return
+        while time.perf_counter() < deadline and (ready := connection.wait([*self.open], 0)):
             for one in ready:
-                rank = self.open[one]
-                try:
-                    kind, content = pickle.loads(one.recv_bytes())
-                except (EOFError, OSError):
-                    del self.open[one]
+                rank, message = self.open[one], self._received(one)
+                if message is None:
                     self.gone.add(rank)
-                    continue
-                if kind not in ("done", "failed"):
-                    self._pass_on(rank, kind, content)
+                elif message[0] not in ("done", "failed"):
+                    self._pass_on(rank, *message)
 
 
 class Clock:

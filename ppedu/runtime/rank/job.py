@@ -34,6 +34,21 @@ def _cudnn_may_use_tf32() -> bool | None:
         return None
 
 
+def _set_cudnn(name: str) -> Callable[[Any], None]:
+    return lambda value: setattr(torch.backends.cudnn, name, value)
+
+
+# How each of torch's switches is read and set.
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_cudnn_may_use_tf32, _set_cudnn("allow_tf32")),
+    (lambda: torch.backends.cudnn.benchmark, _set_cudnn("benchmark")),
+    (lambda: torch.backends.cudnn.deterministic, _set_cudnn("deterministic")),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """torch's switches as the caller has set them, so that ranks compute what one process would.
@@ -41,24 +56,14 @@ class Settings:
     own_device: the caller's default device is a GPU, and so each rank's is its own.
     """
 
-    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    values: tuple[Any, ...] = field(default_factory=lambda: tuple(read() for read, _ in _SWITCHES))
     own_device: bool = field(default_factory=lambda: torch.get_default_device().type != "cpu")
-    matmul_precision: str = field(default_factory=torch.get_float32_matmul_precision)
-    cudnn_tf32: bool | None = field(default_factory=_cudnn_may_use_tf32)
-    cudnn_benchmark: bool = field(default_factory=lambda: torch.backends.cudnn.benchmark)
-    cudnn_deterministic: bool = field(default_factory=lambda: torch.backends.cudnn.deterministic)
-    deterministic: int = field(default_factory=torch.get_deterministic_debug_mode)
 
     def apply(self) -> None:
         """In a fresh process: set them to the same."""
-        torch.set_default_dtype(self.dtype)
-        if torch.get_float32_matmul_precision() != self.matmul_precision:
-            torch.set_float32_matmul_precision(self.matmul_precision)
-        if self.cudnn_tf32 is not None:
-            torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
-        torch.backends.cudnn.benchmark = self.cudnn_benchmark
-        torch.backends.cudnn.deterministic = self.cudnn_deterministic
-        torch.set_deterministic_debug_mode(self.deterministic)
+        for (read, switch), value in zip(_SWITCHES, self.values, strict=True):
+            if value is not None and read() != value:
+                switch(value)
 
     @contextmanager
     def on(self, device: torch.device) -> Iterator[None]:

@@ -19,7 +19,7 @@ from ppedu.runtime.model.split import ModelLike, stages_of
 from ppedu.runtime.processes.rank_main import pick_device
 from ppedu.runtime.rank.accelerator import Cuda
 from ppedu.runtime.rank.stage import LossFn
-from ppedu.runtime.torch_engine.runtime import HAS_PAIRS, runtime_of
+from ppedu.runtime.torch_engine.runtime import HAS_PAIRS, Track, runtime_of
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
@@ -68,7 +68,7 @@ def to_torch(
     rank = dist.get_rank(group)
     device = _own_device(group) if device is None else torch.device(device)
     mine = {s: parts[s] for s in schedule.stages_of(rank)}
-    return runtime_of(schedule, mine, loss_fn, device, group, None)
+    return runtime_of(schedule, mine, loss_fn, device, group, Track())
 
 
 def _own_device(group: dist.ProcessGroup | None) -> torch.device:
@@ -97,7 +97,7 @@ def check_order(schedule: Schedule) -> None:
             "pipelining a stage is one module on one rank that all microbatches pass through: it has no second copy, and "
             "nothing that would add up the gradients of two. Take ppedu.dualpipev, the same idea on one chain, or ppedu.train"
         )
-    actions = [a for order in schedule.orders for entry in order for a in entry.actions]
+    actions = list(schedule.actions)
     if all(a.kind is Kind.F for a in actions):
         raise ValueError(
             f"{schedule.label} has no backward, but torch's runtime wants each microbatch's backward in the order. "

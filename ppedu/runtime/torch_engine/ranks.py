@@ -76,14 +76,13 @@ def train_rank(work: Work, context: Context) -> RankResult:
     job, board, order = work.job, context.board, work.job.schedule.orders[work.at.pipeline]
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
     board.put(-1, STARTING)
-    track = Track(order, job.pace, board)
+    track = Track(order, job.pace, board.put)
     context.computes = lambda: track.busy
     runtime = runtime_of(job.schedule, work.modules, job.loss_fn, context.device, None, track)
     weights = [w for module in work.modules.values() for w in module.parameters() if w.requires_grad]
     optimizer = made_optimizer(job.optimizer, weights) if job.optimizer and weights else None
     torch.manual_seed(job.seed + work.rank)
     for step in range(job.steps):
-        track.start_step(step)
         for module in work.modules.values():
             module.zero_grad(set_to_none=True)
         report = _step(work, runtime, step)

@@ -19,7 +19,6 @@ from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.model.shapes import explained
-from ppedu.runtime.rank.heartbeat import Board
 from ppedu.runtime.rank.stage import LossFn, one_number
 from ppedu.runtime.rank.timers import Moment, sleep_until
 
@@ -33,22 +32,11 @@ try:
 except ImportError as error:
     raise ImportError(_NONE.format(error)) from error
 _USED = {
-    _PipelineScheduleRuntime: (
-        "_load_csv",
-        "_maybe_compute_loss",
-        "_maybe_get_loss",
-        "_update_losses",
-        "_merge_outputs",
-    ),
-    PipelineStage: (
-        "forward_one_chunk",
-        "backward_one_chunk",
-        "backward_weight_one_chunk",
-        "forward_maybe_with_nosync",
-    ),
+    _PipelineScheduleRuntime: "_load_csv _maybe_compute_loss _maybe_get_loss _update_losses _merge_outputs",
+    PipelineStage: "forward_one_chunk backward_one_chunk backward_weight_one_chunk forward_maybe_with_nosync",
 }
 for _owner, _names in _USED.items():
-    for _name in _names:
+    for _name in _names.split():
         if not hasattr(_owner, _name):
             raise ImportError(_NONE.format(f"{_owner.__name__} is without {_name}"))
 
@@ -60,24 +48,26 @@ LEARNING_SHAPES = -100  # where a rank is on its board, besides the places of bo
 class Track:
     """What one rank does and when, entry by entry: it must be `order`. Under a `pace`, entries last as long as that says.
 
-    order: None takes what comes (for torch's own schedules).
+    order: None takes what comes (for torch's own schedules, and evaluation). publish: told the step, and where it is in it.
     """
 
-    def __init__(self, order: Sequence[Entry] | None, pace: Costs | None, board: Board | None = None) -> None:
-        self.order, self.pace, self.board = order, pace, board
+    def __init__(
+        self, order: Sequence[Entry] | None = None, pace: Costs | None = None,
+        publish: Callable[[int, int], None] = lambda step, at: None,
+    ) -> None:  # fmt: skip
+        self.order, self.pace, self.publish = order, pace, publish
+        self.step = -1
         self.busy = False  # computing, not waiting: between the two halves of a pair torch may wait
-        self.start_step(0)
 
-    def start_step(self, step: int) -> None:
-        self.step = step
+    def start_step(self) -> None:
+        self.step += 1
         self.moments: list[Moment] = []
         self.ran: list[Entry] = []
         self.left: list[Action] = []
-        self._put(0)
+        self.put(0)
 
-    def _put(self, at: int) -> None:
-        if self.board is not None:
-            self.board.put(self.step, at)
+    def put(self, at: int) -> None:
+        self.publish(self.step, at)
 
     def begin(self, action: Action) -> None:
         if not self.left:
@@ -91,7 +81,7 @@ class Track:
             self.moments.append(Moment(now, now, now))
             self.ran.append(entry)
             self.left = list(entry.actions)
-            self._put(2 * at + 1)
+            self.put(2 * at + 1)
         if self.left[0] != action:
             raise RuntimeError(f"torch ran {action} where the order has {self.left[0]}")
         self.busy = True
@@ -104,10 +94,7 @@ class Track:
             if self.pace is not None:
                 sleep_until(moment.start + self.pace.duration(self.ran[-1]), time.perf_counter)
             moment.end = time.perf_counter()
-            self._put(2 * len(self.ran))
-
-    def learns_shapes(self) -> None:
-        self._put(LEARNING_SHAPES)
+            self.put(2 * len(self.ran))
 
 
 class _Enter(torch.autograd.Function):
@@ -125,7 +112,7 @@ class _Enter(torch.autograd.Function):
 class Stage(PipelineStage):
     """Torch's stage, with what would go wrong in it unseen put right or refused, and its operations recorded."""
 
-    track: Track | None = None
+    track: Track
     buffers: Sequence[tuple[Tensor, Tensor]] = ()  # and what they were before torch learned shapes
 
     def _prepare_forward_infra(self, *args: Any, **rest: Any) -> Any:
@@ -140,14 +127,12 @@ class Stage(PipelineStage):
         self.buffers = []
 
     def _compute_outputs(self, *args: Any, **rest: Any) -> Any:
-        if self.track is not None:
-            self.track.learns_shapes()
+        self.track.put(LEARNING_SHAPES)
         if not self.is_first:
             with torch.no_grad():
                 args[0].zero_()  # uninitialised memory, which may be no index of an embedding, or not finite
         output = self._passed_on(super()._compute_outputs, *args, **rest)
-        if self.track is not None:
-            self.track._put(0)
+        self.track.put(0)
         return output
 
     def forward_maybe_with_nosync(self, *args: Any, **rest: Any) -> Any:
@@ -177,7 +162,7 @@ class Stage(PipelineStage):
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # the layer's own, out of torch's wrapping
-        if self.track is not None and not (self.is_last and self.has_backward):  # else its loss ends it
+        if not (self.is_last and self.has_backward):  # else its loss ends it
             self.track.end()
         return output
 
@@ -192,14 +177,12 @@ class Stage(PipelineStage):
             )
         self._begin(Kind.B if full_backward else Kind.I, bwd_chunk_id)
         super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-        if self.track is not None:
-            self.track.end()
+        self.track.end()
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **rest: Any) -> None:
         self._begin(Kind.W, bwd_chunk_id)
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **rest)
-        if self.track is not None:
-            self.track.end()
+        self.track.end()
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
         """Without a backward (`eval`) there is nothing to pass between two stages on one rank, where torch stops."""
@@ -210,14 +193,13 @@ class Stage(PipelineStage):
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
     def _begin(self, kind: Kind, microbatch: int) -> None:
-        if self.track is not None:
-            self.track.begin(Action(self.stage_index, kind, microbatch))
+        self.track.begin(Action(self.stage_index, kind, microbatch))
 
 
 class LossOf:
     """The loss, checked as `train` checks it; it is the end of the last stage's forward."""
 
-    def __init__(self, loss_fn: LossFn, track: Track | None) -> None:
+    def __init__(self, loss_fn: LossFn, track: Track) -> None:
         self.loss_fn, self.track = loss_fn, track
 
     def __call__(self, outputs: Tensor, targets: Any) -> Tensor:
@@ -229,7 +211,7 @@ class LossOf:
             )
         if loss._is_view():
             loss = loss.clone()  # torch detaches it in place after I
-        if self.track is not None and self.track.busy:  # not where torch only learns shapes
+        if self.track.busy:  # not where torch only learns shapes
             self.track.end()
         return loss
 
@@ -237,7 +219,8 @@ class LossOf:
 class Runtime(_PipelineScheduleRuntime):
     """Torch's runtime. Losses and outputs, which it numbers as they come, have their microbatch's place."""
 
-    def __init__(self, schedule: Schedule, stages: Sequence[Stage], loss_fn: LossFn) -> None:
+    def __init__(self, schedule: Schedule, stages: Sequence[Stage], loss_fn: LossFn, track: Track) -> None:
+        self._track = track
         super().__init__(list(stages), schedule.num_microbatches, loss_fn=loss_fn)  # type: ignore[no-untyped-call]
         last = schedule.num_stages - 1
         order = schedule.orders[schedule.rank_of_stage[last]]
@@ -256,6 +239,7 @@ class Runtime(_PipelineScheduleRuntime):
                 check_cut(len(tensor), self._n_microbatches)
                 check_same(tuple(tensor.shape), self._shapes.setdefault(what, tuple(tensor.shape)))
         self._found.clear()
+        self._track.start_step()
         return super().step(*args, target=target, **rest)
 
     def _maybe_compute_loss(self, stage: Any, output: Any, target_mbs: Any, mb_index: int, *rest: Any) -> None:
@@ -281,12 +265,12 @@ def runtime_of(
     loss_fn: LossFn,
     device: torch.device,
     group: dist.ProcessGroup | None,
-    track: Track | None,
+    track: Track,
 ) -> Runtime:
     stages = [Stage(modules[s].to(device), s, schedule.num_stages, device, group=group) for s in sorted(modules)]
     for stage in stages:
         stage.track = track
-    return Runtime(schedule, stages, LossOf(loss_fn, track))
+    return Runtime(schedule, stages, LossOf(loss_fn, track), track)
 
 
 def check_cut(samples: int, m: int) -> None:
