@@ -26,6 +26,7 @@ class Costs:
     transfer: a tensor is on the next rank this long after its producer ended; the link itself is never busy.
     unit: what the numbers are, as axes say it ("" for units of their own, "s" for seconds).
 
+    >>> from ppedu.core.operations import Action
     >>> c = Costs(forward=1, backward=2)
     >>> c.duration(Action(0, Kind.B, 0)), c.duration(Action(0, Kind.W, 0))
     (2.0, 1.0)

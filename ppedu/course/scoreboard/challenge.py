@@ -89,7 +89,7 @@ class Challenge:
         if found:
             more = f" (and {len(found) - 1} more such faults)" if len(found) > 1 else ""
             return f"it cannot run: {found[0].message}{more}"
-        if all(part.kind is Kind.F for order in schedule.orders for entry in order for part in entry.actions):
+        if schedule.kinds == {Kind.F}:
             return "it has no backward: a step of training runs one for each microbatch on each stage"
         held, limits = schedule.peak_in_flight, self.limits
         over = next((r for r in range(self.p) if limits is not None and held[r] > limits[r]), None)

@@ -46,7 +46,7 @@ class Rank:
         job = self.job = work.job
         self.work, self.group, self.report, self.board, self.clock = work, group, report, board, clock
         self.schedule, self.gpu = job.schedule, group.gpu
-        self.train = any(a.kind is not Kind.F for order in self.schedule.orders for e in order for a in e.actions)
+        self.train = self.schedule.kinds != {Kind.F}
         self.meter = Meter()
         n, rank_of = self.schedule.chain_length, self.schedule.rank_of_stage
         self.stages = {

@@ -196,7 +196,7 @@ def _fastest(room: float, transfer: float = 0, m: int = 8, half: float = 1) -> s
     found = []
     for name, key in _NAMES.items():
         schedule = SCHEDULES[key](p=4, m=m)
-        size = schedule.num_ranks / schedule.chain_length
+        size = schedule.stage_size
         costs = Costs(size, 2 * size, input_grad=half * size, weight_grad=half * size, transfer=transfer)
         timeline = simulate(schedule, costs)
         if max(timeline.peak_activations) <= room:

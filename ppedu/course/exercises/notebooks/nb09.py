@@ -40,7 +40,7 @@ def _action(operation: str) -> Action:
 
 def _costs(schedule: Schedule, pair: float, transfer: float = 0.0) -> Costs:
     """F = I = W = 1 on 1/p of the model."""
-    size = schedule.num_ranks / schedule.chain_length
+    size = schedule.stage_size
     return Costs(size, input_grad=size, weight_grad=size, overlapped=pair * size, transfer=transfer)
 
 
