@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ppedu
 from ppedu import doctor
 from ppedu.core.costs import Costs
+from ppedu.core.format import joined
 from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
-from ppedu.schedules import SCHEDULES, naive
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
-
-    from ppedu.runtime.run import Run
+from ppedu.course.job import train_course
+from ppedu.course.seat import Seat
+from ppedu.course.tables import Pair, compare_table, run_table, show
+from ppedu.schedules import SCHEDULES, naive, takes_v
 
 MILLISECONDS = 20.0  # of a paced operation: enough for the default model, and for one's eyes
 
@@ -53,41 +48,8 @@ rank.
 COMPARED = ("gpipe", "1f1b")
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Which of the ranks that torchrun started this process is. A process that starts its ranks itself has the first seat.
-
-    rank: of all ranks. local: of those on this host. here: how many there are on this host; None where this starts them.
-    """
-
-    rank: int = 0
-    local: int = 0
-    here: int | None = None
-
-    @staticmethod
-    def found() -> Seat:
-        """As the environment says. A world of one process is none: notebooks on some clusters have such variables."""
-        number = {name: int(text) for name, text in os.environ.items() if name in _RANKS and text.isdecimal()}
-        world = number.get("WORLD_SIZE", 1)
-        if world == 1 or "RANK" not in number or not all(os.environ.get(name) for name in _MASTER):
-            return Seat()
-        return Seat(number["RANK"], number.get("LOCAL_RANK", 0), number.get("LOCAL_WORLD_SIZE", world))
-
-    @property
-    def shows(self) -> bool:
-        """All ranks have the whole result: one of them prints it, and writes the files."""
-        return self.rank == 0
-
-    @property
-    def speaks(self) -> bool:
-        """All ranks make the same mistakes: one of each host tells them."""
-        return self.local == 0
-
-
 LAST_WORD = 10.0
 """Seconds that a rank which says nothing waits for the one that speaks: torchrun ends all of them once one has ended."""
-_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,8 +130,7 @@ def _add_options(command: argparse.ArgumentParser, steps: int) -> None:
     add = command.add_argument
     add("-p", type=int, default=4, help="ranks, each a process with its part of the model (default %(default)s)")
     add("-m", type=int, default=8, help="microbatches that a batch is cut into (default %(default)s)")
-    takes = ", ".join(name for name in SCHEDULES if _takes_v(name))
-    add("-v", type=int, help=f"stages on each rank, for {takes} (default 2)")
+    add("-v", type=int, help=f"stages on each rank, for {', '.join(_with_v())} (default 2)")
     add("--steps", type=int, default=steps, help="training steps (default %(default)s)")
     add(
         "--pace", default="auto", metavar="MS",
@@ -187,18 +148,6 @@ def _add_options(command: argparse.ArgumentParser, steps: int) -> None:
     add("--learning-rate", type=float, default=0.003, metavar="RATE", help="of AdamW (default %(default)s)")
     add("--seed", type=int, default=0, help="of weights and batches (default %(default)s)")
     add("--out", type=Path, default=Path("runs"), metavar="FOLDER", help="for picture and trace (default %(default)s)")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A schedule's predicted and measured timelines, and the run that the latter comes from."""
-
-    run: Run
-    predicted: Timeline
-
-    @property
-    def measured(self) -> Timeline:
-        return self.run.timeline
 
 
 def _pace(options: argparse.Namespace) -> Costs | None:
@@ -224,8 +173,8 @@ def _shared(options: argparse.Namespace) -> bool:
     return (gpus or available_cores()) < (Seat.found().here or options.p)
 
 
-def _takes_v(name: str) -> bool:
-    return "v" in signature(SCHEDULES[name]).parameters
+def _with_v() -> list[str]:
+    return [name for name, build in SCHEDULES.items() if takes_v(build)]
 
 
 def _built(options: argparse.Namespace, names: Sequence[str]) -> list[Schedule]:
@@ -233,12 +182,11 @@ def _built(options: argparse.Namespace, names: Sequence[str]) -> list[Schedule]:
     unknown = [name for name in names if name not in SCHEDULES]
     if unknown:
         raise ValueError(f"there is no schedule {unknown[0]!r}: the names are {', '.join(SCHEDULES)}")
-    with_v = [name for name in names if _takes_v(name)]
-    if options.v is not None and not with_v:
-        takes = " and ".join(name for name in SCHEDULES if _takes_v(name))
-        raise ValueError(f"-v is the number of stages on each rank of {takes}: {', '.join(names)} has its own")
+    takes = _with_v()
+    if options.v is not None and not set(names) & set(takes):
+        raise ValueError(f"-v is the number of stages on each rank of {joined(takes)}: {', '.join(names)} has its own")
     v = {} if options.v is None else {"v": options.v}
-    schedules = [SCHEDULES[name](options.p, options.m, **(v if name in with_v else {})) for name in names]
+    schedules = [SCHEDULES[name](options.p, options.m, **(v if name in takes else {})) for name in names]
     for schedule in schedules:
         if schedule.chain_length > options.blocks >= 1:
             raise ValueError(
@@ -251,17 +199,10 @@ def _built(options: argparse.Namespace, names: Sequence[str]) -> list[Schedule]:
 
 def _paced(pace: Costs | None, schedule: Schedule) -> Costs | None:
     """The pace of a schedule's stages: `pace` is that of 1/p of the model."""
-    size = schedule.num_ranks / schedule.chain_length
-    if pace is None or size == 1:
-        return pace
-    assert isinstance(pace.forward, float)
-    assert isinstance(pace.backward, float)
-    return Costs(size * pace.forward, size * pace.backward, unit="s")
+    return pace and pace.scaled(schedule.stage_size)
 
 
 def _train(options: argparse.Namespace, schedule: Schedule, pace: Costs | None) -> Pair:
-    from ppedu.course.job import train_course
-
     for name, least in (("sequences", 1), ("steps", 1)):
         if getattr(options, name) < least:
             raise ValueError(f"--{name} is at least {least}: {getattr(options, name)}")
@@ -285,7 +226,7 @@ def _run(options: argparse.Namespace) -> None:
     pair = _train(options, schedule, _paced(_pace(options), schedule))
     if not Seat.found().shows:
         return
-    _show(_run_table(pair))
+    show(run_table(pair))
     from ppedu.picture.paper import plot_timeline
 
     v = "" if options.v is None else f"-v{options.v}"
@@ -299,14 +240,14 @@ def _compare(options: argparse.Namespace) -> None:
     schedules = _built(options, COMPARED if options.schedules is None else keys)
     pace = _pace(options)
     if options.schedules is None:
-        whole = None if pace is None else _times(options.m, pace)
+        whole = pace and pace.scaled(options.m)  # m microbatches in a row
         cases = [(naive(options.p), whole)] + [(one, pace) for one in schedules]
     else:
         cases = [(one, _paced(pace, one)) for one in schedules]
     pairs = [_train(options, schedule, its) for schedule, its in cases]
     if not Seat.found().shows:
         return
-    _show(_compare_table(pairs), _compare_table(pairs, tall=True))
+    show(compare_table(pairs), compare_table(pairs, tall=True))
     from ppedu.picture.paper import plot_compare
 
     axes = plot_compare([t for pair in pairs for t in (pair.predicted, pair.measured)], in_flight=False)
@@ -316,8 +257,9 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _key(name: str) -> str:
-    """A schedule's key, also where somebody writes the name as tables and pictures do: ZB-H1 for zb_h1."""
-    return name.strip().lower().replace("-", "_").replace(" ", "_")
+    """A schedule's key, also where somebody writes the name as tables and pictures do, ZB-H1, or its builder's, one_f_one_b."""
+    key = name.strip().lower().replace("-", "_").replace(" ", "_")
+    return next((known for known, build in SCHEDULES.items() if build.__name__ == key), key)
 
 
 def _names(text: str) -> list[str]:
@@ -326,126 +268,6 @@ def _names(text: str) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"--schedules names different schedules with commas between them: {text!r}")
     return names
-
-
-def _times(m: int, pace: Costs) -> Costs:
-    """The pace of a whole batch: m microbatches in a row."""
-    assert isinstance(pace.forward, float)
-    assert isinstance(pace.backward, float)
-    return Costs(m * pace.forward, m * pace.backward, unit="s")
-
-
-def _run_table(pair: Pair) -> Table:
-    run, both = pair.run, (pair.predicted, pair.measured)
-    table = _table(pair.measured.label, ["", "predicted", "measured"])
-    table.add_row("makespan", *(_time(t.makespan) for t in both))
-    table.add_row("utilization", *(f"{t.utilization:.1%}" for t in both))
-    table.add_row("bubble, of the makespan", *(f"{t.bubble_fraction:.1%}" for t in both))
-    table.add_row("bubble, over the ideal time", *(f"{t.bubble_over_ideal:.1%}" for t in both))
-    table.add_row("peak in flight, by rank", *(" ".join(map(str, t.peak_in_flight)) for t in both))
-    if not _one_size([pair]):
-        table.add_row("the same, in 1/p of the model", *(_counts(t.peak_activations) for t in both))
-    if run.schedule.chains == 2:
-        table.add_row("weights", "2 copies", "2 copies")
-    table.add_row("peak activations, by rank", "", " ".join(map(_bytes, run.peak_activation_bytes)))
-    table.add_row("loss, step by step", "", " ".join(f"{x:.3f}" for x in run.losses))
-    table.caption = _caption([pair])
-    return table
-
-
-def _one_size(pairs: Sequence[Pair]) -> bool:
-    """Every stage is 1/p of the model, so that what is in flight compares as it is."""
-    return all(pair.run.schedule.chain_length == pair.run.schedule.num_ranks for pair in pairs)
-
-
-def _counts(peaks: Sequence[float]) -> str:
-    return " ".join(f"{peak:.3g}" for peak in peaks)
-
-
-def _compare_table(pairs: Sequence[Pair], tall: bool = False) -> Table:
-    """One schedule a row; or, `tall`, one a column, for narrow terminals."""
-    title = f"p={pairs[0].run.schedule.num_ranks} ranks, the same weights and batches"
-    held = "peak in flight" if _one_size(pairs) else "activations of 1/p"
-    rows = [_compare_row(pair) for pair in pairs]
-    if tall:
-        figures = ["", "makespan, predicted", "measured", "busy, predicted", "measured", f"{held}, by rank",
-                   "peak activations, rank 0", "loss, step by step"]  # fmt: skip
-        (_, *heads), *lines = zip(figures, *rows, strict=True)
-        table = _table(title, ["", *heads])
-    else:
-        lines = [tuple(row) for row in rows]
-        table = _table(
-            title,
-            ["schedule", "makespan\npredicted", "\nmeasured", "busy\npredicted", "\nmeasured", f"{held}\nby rank",
-             "peak activations\nrank 0", "loss\nstep by step"],
-        )  # fmt: skip
-    for line in lines:
-        table.add_row(*line)
-    table.caption = _caption(pairs)
-    return table
-
-
-def _compare_row(pair: Pair) -> list[str]:
-    run, both = pair.run, (pair.predicted, pair.measured)
-    return [
-        run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
-        *(_time(t.makespan) for t in both),
-        *(f"{t.utilization:.1%}" for t in both),
-        _counts(pair.measured.peak_activations),  # what is in flight, where all stages are 1/p of the model
-        _bytes(run.peak_activation_bytes[0]),
-        " ".join(f"{x:.3f}" for x in run.losses),
-    ]
-
-
-def _table(title: str, columns: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", title_style="bold")
-    for column in columns:
-        justify: JustifyMethod = "left" if column in ("", "schedule") else "right"
-        table.add_column(column, justify=justify, no_wrap=column == "")  # what is too long wraps, nothing is cut
-    return table
-
-
-def _caption(pairs: Sequence[Pair]) -> str:
-    """Where it ran, and what the prediction is made of."""
-    lines = [pairs[-1].run.where]
-    if pairs[0].run.pace is None:
-        lines.append("predicted from the medians of what each stage's operations took")
-    elif any(pair.run.schedule.num_microbatches == 1 for pair in pairs) and len({pair.run.pace for pair in pairs}) > 1:
-        lines.append("the whole batch is paced as m microbatches in a row")
-    over = sum(len(pair.run.overruns) for pair in pairs)
-    if over:
-        total = sum(len(t.spans) for pair in pairs for t in pair.run.timelines)
-        lines.append(f"{over} of {total} operations overran their pace")
-    lines += [
-        f"{pair.run.schedule.name} holds two copies of the weights" for pair in pairs if pair.run.schedule.chains == 2
-    ]
-    lines += [f"stopped: {pair.run.stopped}" for pair in pairs if pair.run.stopped]
-    return "\n".join(lines)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.3f} s"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
-def _show(table: Table, narrow: Table | None = None) -> None:
-    """Print the table, or `narrow` where the terminal is not wide enough for it."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width to fit
-        console = Console(width=160)
-    if narrow and Measurement.get(console, console.options.update(width=1000), table).maximum > console.width:
-        table = narrow
-    console.print()
-    console.print(table)
 
 
 def _make(folder: Path) -> None:

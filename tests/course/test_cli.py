@@ -18,7 +18,8 @@ from rich.console import Console
 import ppedu
 from ppedu.core.costs import Costs
 from ppedu.core.simulate import simulate
-from ppedu.course import cli
+from ppedu.course import cli, tables
+from ppedu.course.seat import Seat
 from ppedu.schedules import SCHEDULES, gpipe, naive, one_f_one_b
 
 
@@ -143,6 +144,17 @@ def test_names_may_be_written_as_tables_show_them(trained, tmp_path, capsys):
         assert (tmp_path / name).exists()
 
 
+def test_names_may_be_those_of_the_builders(trained, tmp_path, capsys):
+    assert cli.main(["run", "--out", str(tmp_path), "--pace", "20", "--schedule", "one_f_one_b"]) == 0
+    assert (tmp_path / "1f1b-p4-m8.png").exists()
+    for builder in SCHEDULES.values():
+        assert cli.main(["run", "--out", str(tmp_path), "--pace", "20", "--schedule", builder.__name__]) == 0
+        assert trained[-1][0] == builder(4, 8)
+    twice = ["--schedules", "1f1b,one_f_one_b"]
+    assert cli.main(["compare", "--out", str(tmp_path), "--pace", "20", *twice]) == 2
+    assert "--schedules names different schedules" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_a_folder_that_cannot_be_written_to_is_told_before_training(no_training, tmp_path, capsys, command):
     (tmp_path / "file").touch()
@@ -159,14 +171,14 @@ def pair(schedule: Any, steps: int = 3, pace: Any = None) -> Any:
         losses=(5.558,) * steps, where="measured: 4 CPU processes on 2 cores, paced F=0.02 s B=0.02 s",
         pace=pace, overruns=(), stopped=None,
     )  # fmt: skip
-    return cli.Pair(run, timeline)
+    return tables.Pair(run, timeline)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: Any, width: int, *tables: Any) -> str:
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: Any, width: int, *made: Any) -> str:
     monkeypatch.setattr(
         "rich.console.Console", lambda **_: Console(width=width, force_terminal=True, color_system=None)
     )
-    cli._show(*tables)
+    tables.show(*made)
     out: str = capsys.readouterr().out
     assert all(len(line) <= width for line in out.splitlines())
     return out
@@ -175,7 +187,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: Any, width: int, *tables: Any
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_no_figure_is_cut_whatever_the_width(monkeypatch, capsys, width):
     pairs = [pair(naive(4)), pair(gpipe(4, 8)), pair(one_f_one_b(4, 8))]
-    out = shown(monkeypatch, capsys, width, cli._compare_table(pairs), cli._compare_table(pairs, tall=True))
+    out = shown(monkeypatch, capsys, width, tables.compare_table(pairs), tables.compare_table(pairs, tall=True))
     assert "…" not in out
     for text in ("naive m=1", "160.0 ms", "440.0 ms", "72.7%", "4 3 2 1", "8 8 8 8", "19.48 MB"):
         assert text in out
@@ -184,7 +196,7 @@ def test_no_figure_is_cut_whatever_the_width(monkeypatch, capsys, width):
 
 
 def test_many_steps_wrap(monkeypatch, capsys):
-    out = shown(monkeypatch, capsys, 80, cli._run_table(pair(one_f_one_b(4, 8), steps=50)))
+    out = shown(monkeypatch, capsys, 80, tables.run_table(pair(one_f_one_b(4, 8), steps=50)))
     assert "…" not in out
     assert out.count("5.558") == 50
 
@@ -258,7 +270,7 @@ def test_which_rank_shows_and_which_speak(environment):
         ({k: v for k, v in TORCHRUN.items() if "LOCAL" not in k}, False, True, 8),
     ):
         environment(variables)
-        seat = cli.Seat.found()
+        seat = Seat.found()
         assert (seat.shows, seat.speaks, seat.here) == (shows, speaks, here), variables
 
 
@@ -365,7 +377,7 @@ def test_under_torchrun_the_one_that_tells_has_time_to(tmp_path):
 
 LATE = """
 import os, sys, time
-from ppedu import cli
+from ppedu.course import cli
 time.sleep(2 if os.environ["RANK"] == "0" else 0)
 sys.exit(cli.main(["run", "--schedule", "zb"]))
 """
@@ -373,12 +385,12 @@ sys.exit(cli.main(["run", "--schedule", "zb"]))
 
 FAILS = """
 import sys
-from ppedu import cli, course
+from ppedu.course import cli, models
 
 def no_loss(outputs, targets):
     raise ArithmeticError("no loss today")
 
-course.next_byte_loss = no_loss
+models.next_byte_loss = no_loss
 sys.exit(cli.main(sys.argv[1:]))
 """
 
