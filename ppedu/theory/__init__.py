@@ -7,7 +7,8 @@ of these or a form's own condition fails, simulate.
 
 `makespan`, `idle_time`, `bubble_fraction`, ... are for GPipe and 1F1B, and `naive_...`; for every schedule by its name in
 `ppedu.SCHEDULES` there are `idle`, `idle_in_span`, `makespan_of`, `peak_in_flight` and `peak_activations`, which raise
-ValueError, with the condition, where no closed form is known. `IDLE` and `IDLE_IN_SPAN` hold the formulas as text.
+ValueError, with the condition, where no closed form is known. `IDLE`, `IDLE_IN_SPAN`, `SAVED` and `peak_formula` have the
+formulas as text, and that text is what these functions work out (`evaluate`).
 
 Sources: GPipe (Huang et al., 2019); PipeDream-Flush (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training",
 2021); Megatron-LM (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
@@ -18,8 +19,9 @@ Parallelism", ICLR'24, table 2, and "Pipeline Parallelism with Controllable Memo
 from __future__ import annotations
 
 from ppedu.theory.by_name import idle, idle_in_span, makespan_of
-from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, Case, Form
-from ppedu.theory.memory import peak_activations, peak_in_flight
+from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, SAVED, Case, Form
+from ppedu.theory.formula import evaluate, put_in
+from ppedu.theory.memory import peak_activations, peak_formula, peak_in_flight
 from ppedu.theory.one_stage import (
     bubble_fraction,
     bubble_over_ideal,
@@ -33,10 +35,12 @@ from ppedu.theory.one_stage import (
 __all__ = [
     "IDLE",
     "IDLE_IN_SPAN",
+    "SAVED",
     "Case",
     "Form",
     "bubble_fraction",
     "bubble_over_ideal",
+    "evaluate",
     "idle",
     "idle_in_span",
     "idle_time",
@@ -45,6 +49,8 @@ __all__ = [
     "naive_makespan",
     "naive_utilization",
     "peak_activations",
+    "peak_formula",
     "peak_in_flight",
+    "put_in",
     "utilization",
 ]

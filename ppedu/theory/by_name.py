@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, Case, Form
+from ppedu.theory.forms import IDLE, IDLE_IN_SPAN, SAVED, Case, Form
+from ppedu.theory.formula import evaluate
 
 
 def idle(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
@@ -20,7 +21,7 @@ def idle(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
     >>> idle("1f1b", p=4, m=8, backward=2), idle("interleaved", p=4, m=8, v=2, backward=2)
     (9.0, 4.5)
     >>> idle("zb_h1", p=4, m=8, input_grad=1, weight_grad=1), IDLE["zb_h1"].formula
-    (3.0, '(p - 1)(F + I - W), and (p - m) W more where m < p')
+    (3.0, '(p - 1)(F + I - W)')
     """
     return _value("idle time", IDLE, name, Case.of(p, m, v, **times))
 
@@ -43,9 +44,8 @@ def makespan_of(name: str, p: int, m: int, v: int = 2, **times: float) -> float:
     """
     case = Case.of(p, m, v, **times)
     waits = _value("makespan", IDLE, name, case)
-    pairs = {"dualpipe": m - p - 1, "dualpipev": 2 * m - 2 * p - 1}.get(name, 0)  # at the turn, by the order's phases
-    saved = (case.f + case.b - case.f_and_b) / (2 if name == "dualpipev" else 1)
-    return m * (case.f + case.b) - pairs * saved + waits
+    saved = evaluate(SAVED[name], case.letters) if name in SAVED else 0.0
+    return m * (case.f + case.b) - saved + waits
 
 
 def _value(what: str, forms: Mapping[str, Form], name: str, case: Case) -> float:
@@ -55,4 +55,4 @@ def _value(what: str, forms: Mapping[str, Form], name: str, case: Case) -> float
     if not form.where(case):
         given = f"p={case.p}, m={case.m}, F={case.f:g}, B={case.b:g}, I={case.i:g}, W={case.w:g}, F&B={case.f_and_b:g}"
         raise ValueError(f"the closed form for the {what} of {name} holds for {form.holds}: {given}. Simulate instead")
-    return float(form.value(case))
+    return form.value(case)

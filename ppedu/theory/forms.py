@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ppedu.core.checks import whole
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Kind, Overlap
+from ppedu.theory.formula import evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Case:
         pair = costs.duration(Overlap(one[Kind.F], one[Kind.B]))
         return cls(whole("p", p), whole("m", m), whole("v", v), f, b, i, w, pair)
 
+    @property
+    def letters(self) -> dict[str, float]:
+        """The values by the letters that formulas have for them."""
+        times = {"F": self.f, "B": self.b, "I": self.i, "W": self.w, "F&B": self.f_and_b}
+        return {"p": self.p, "m": self.m, "v": self.v, **times}
+
 
 def close(a: float, b: float) -> bool:
     """Equal, but for rounding: 0.3 - 0.2 is 0.1."""
@@ -66,22 +73,33 @@ def at_most(a: float, b: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A closed form: how it is written, where it holds, in words and as a test, who gives it, and its value."""
+    """A closed form: how it is written, where it holds, in words and as a test, and who gives it.
+
+    below: how it is written for m < p, where that differs.
+    """
 
     formula: str
     holds: str
     source: str
-    value: Callable[[Case], float]
     where: Callable[[Case], bool] = lambda c: True
+    below: str = ""
+
+    def at(self, case: Case) -> str:
+        """How it is written for this case."""
+        return self.below if self.below and case.m < case.p else self.formula
+
+    def value(self, case: Case) -> float:
+        """What it comes to."""
+        return evaluate(self.at(case), case.letters)
 
 
 _RAMP, _SPLIT = "SC'21, section 2.2.1, t_pb", "Zero Bubble, ICLR'24, table 2"
 _AUTHORS = "DualPipe's README"
-_WRAPPED = "(p - 1)(F + B) / v, and (v - 1)(p - m)(F + B) / v more where m < p"
 
 
-def _wrapped(c: Case) -> float:
-    return (c.p - 1 + (c.v - 1) * max(0, c.p - c.m)) * (c.f + c.b) / c.v
+def _wrapped(source: str) -> Form:
+    below = "(p - 1 + (v - 1)(p - m))(F + B) / v"
+    return Form("(p - 1)(F + B) / v", "always", f"{source}, for m >= p; below by counting", below=below)
 
 
 def _facing(c: Case) -> bool:
@@ -92,46 +110,40 @@ def _facing(c: Case) -> bool:
 _FACING = "m >= 2p, F = I >= W, and F&B from B to F + B"
 
 IDLE: dict[str, Form] = {
-    "naive": Form(
-        "m (p - 1)(F + B)", "always", "by counting: no two operations overlap", lambda c: c.m * (c.p - 1) * (c.f + c.b)
-    ),
-    "gpipe": Form("(p - 1)(F + B)", "always", _RAMP, lambda c: (c.p - 1) * (c.f + c.b)),
-    "1f1b": Form("(p - 1)(F + B)", "always", _RAMP, lambda c: (c.p - 1) * (c.f + c.b)),
-    "interleaved": Form(_WRAPPED, "always", "SC'21, section 2.2.2, for m >= p; below by counting", _wrapped),
-    "looped_bfs": Form(_WRAPPED, "always", "Lamy-Poirier, 2022, for m >= p; below by counting", _wrapped),
+    "naive": Form("m (p - 1)(F + B)", "always", "by counting: no two operations overlap"),
+    "gpipe": Form("(p - 1)(F + B)", "always", _RAMP),
+    "1f1b": Form("(p - 1)(F + B)", "always", _RAMP),
+    "interleaved": _wrapped("SC'21, section 2.2.2"),
+    "looped_bfs": _wrapped("Lamy-Poirier, 2022"),
     "zb_h1": Form(
-        "(p - 1)(F + I - W), and (p - m) W more where m < p",
+        "(p - 1)(F + I - W)",
         "W <= F and W <= I",
         f"{_SPLIT}, for m >= p; below by counting",
-        lambda c: (c.p - 1) * (c.f + c.i - c.w) + max(0, c.p - c.m) * c.w,
         lambda c: at_most(c.w, min(c.f, c.i)),
+        below="(p - 1)(F + I - W) + (p - m) W",
     ),
     "zb_h2": Form(
         "(p - 1) max(F, F + I - 2W)",
         "m >= 2p - 1 and W <= F",
         f"{_SPLIT}, with the staggered start and end added",
-        lambda c: (c.p - 1) * max(c.f, c.f + c.i - 2 * c.w),
         lambda c: c.m >= 2 * c.p - 1 and at_most(c.w, c.f),
     ),
     "zb_v": Form(
         "(p - 1) F / 2",
         "m >= 2p - 1 and F = I >= W >= F / 2",
         "Controllable Memory, 2024, for F = I = W: no bubble but the staggered start",
-        lambda c: (c.p - 1) * c.f / 2,
         lambda c: c.m >= 2 * c.p - 1 and close(c.f, c.i) and at_most(c.w, c.i) and at_most(c.f / 2, c.w),
     ),
     "dualpipe": Form(
         "(p/2 - 1)(F&B + B - 3W)",
         f"p and m even, {_FACING}",
         _AUTHORS,
-        lambda c: (c.p / 2 - 1) * (c.f_and_b + c.b - 3 * c.w),
         lambda c: c.p % 2 == c.m % 2 == 0 and c.m >= 2 * c.p and _facing(c),
     ),
     "dualpipev": Form(
         "(p - 1)(F&B + B - 3W) / 2",
         _FACING,
         f"{_AUTHORS}, on PP/2 devices",
-        lambda c: (c.p - 1) * (c.f_and_b + c.b - 3 * c.w) / 2,
         lambda c: c.m >= 2 * c.p and _facing(c),
     ),
 }
@@ -143,16 +155,17 @@ IDLE_IN_SPAN: dict[str, Form] = {
         "(p - 1)(F + I - 2W)",
         "m >= 2p - 1, W <= F and 2W <= F + I",
         _SPLIT,
-        lambda c: (c.p - 1) * (c.f + c.i - 2 * c.w),
         lambda c: c.m >= 2 * c.p - 1 and at_most(c.w, c.f) and at_most(2 * c.w, c.f + c.i),
     ),
     "zb_v": Form(
         "0",
         "m >= 2p - 1 and F = I = W",
         "Controllable Memory, 2024",
-        lambda c: 0.0,
         lambda c: c.m >= 2 * c.p - 1 and close(c.f, c.i) and close(c.i, c.w),
     ),
 }
 """Idle time between a rank's own first and last operation, of the rank that idles most there: what counts where the
 optimizer step waits for nobody, so that the next iteration fills the corners."""
+
+SAVED = {"dualpipe": "(m - p - 1)(F + B - F&B)", "dualpipev": "(m - p - 0.5)(F + B - F&B)"}
+"""What the pairs of the rank that idles most save it, by the order's phases."""

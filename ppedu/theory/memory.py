@@ -5,9 +5,8 @@ Letters: p ranks, m microbatches, v stages per rank, i a rank from 0 to p - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ppedu.core.checks import whole
+from ppedu.theory.formula import evaluate
 
 
 def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
@@ -24,31 +23,41 @@ def peak_in_flight(name: str, p: int, m: int, v: int = 2) -> tuple[int, ...]:
     >>> peak_in_flight("interleaved", p=4, m=8, v=2), peak_in_flight("zb_v", p=4, m=8)
     ((11, 9, 7, 5), (8, 8, 8, 8))
     """
+    formula = peak_formula(name, p, m, v)
+    letters = {"p": p, "m": m, "v": v}
+    held = []
+    for i in range(p):
+        near, depth = (m // 2, i) if i < p / 2 else (m - m // 2, p - 1 - i)
+        held.append(int(evaluate(formula, {**letters, "i": i, "near": near, "depth": depth})))
+    return tuple(held)
+
+
+def peak_formula(name: str, p: int, m: int, v: int = 2) -> str:
+    """How `peak_in_flight` is written for rank i. DualPipe's has two more letters where m < 2p: near, the microbatches that
+    start at the rank's end of the chain, and depth, how many ranks it is from there.
+
+    >>> peak_formula("1f1b", p=4, m=8), peak_formula("interleaved", p=4, m=6)
+    ('min(p - i, m)', 'min(m v, 2(p - i - 1) + (v - 1) 6 + 1)')
+    """
     p, m, v = whole("p", p), whole("m", m), whole("v", v)
-    round_size = -(-m // max(1, m // p))  # the largest, which comes first
-    less = m // 2  # DualPipe: the share of the chain that starts at rank 0
-
-    def both_ways(i: int) -> int:
-        position, near = (i, less) if i < p / 2 else (p - 1 - i, m - less)
-        return min(p + 1, near + min(m - near, position + 1))
-
-    peaks: dict[str, Callable[[int], int]] = {
-        "naive": lambda i: 1,
-        "gpipe": lambda i: m,
-        "1f1b": lambda i: min(p - i, m),
-        "interleaved": lambda i: min(m * v, (2 if v > 1 else 1) * (p - i - 1) + (v - 1) * round_size + 1),
-        "looped_bfs": lambda i: m * v,
-        "zb_h1": lambda i: min(p, m),
-        "zb_h2": lambda i: min(2 * p - 1, m),
-        "zb_v": lambda i: min(2 * p, m + min(m, i + 1)),
-        "dualpipe": both_ways,
-        "dualpipev": lambda i: min(2 * p + 1, m + min(m, i + 1)),
+    first_round = -(-m // max(1, m // p))  # the largest
+    formulas = {
+        "naive": "1",
+        "gpipe": "m",
+        "1f1b": "min(p - i, m)",
+        "interleaved": f"min(m v, 2(p - i - 1) + (v - 1) {'p' if first_round == p else first_round} + 1)",
+        "looped_bfs": "m v",
+        "zb_h1": "min(p, m)",
+        "zb_h2": "min(2p - 1, m)",
+        "zb_v": "min(2p, m + min(m, i + 1))",
+        "dualpipe": "p + 1" if m >= 2 * p else "min(p + 1, near + min(m - near, depth + 1))",
+        "dualpipev": "min(2p + 1, m + min(m, i + 1))",
     }
-    if name not in peaks:
-        raise ValueError(f"there is no closed form for the schedule {name!r}: the names are {', '.join(peaks)}")
+    if name not in formulas:
+        raise ValueError(f"there is no closed form for the schedule {name!r}: the names are {', '.join(formulas)}")
     if name == "dualpipe" and p % 2:
         raise ValueError(f"DualPipe pairs rank r with rank p - 1 - r, so p is even: p={p}")
-    return tuple(map(peaks[name], range(p)))
+    return formulas["1f1b" if name == "interleaved" and v == 1 else name]
 
 
 def peak_activations(name: str, p: int, m: int, v: int = 2) -> tuple[float, ...]:

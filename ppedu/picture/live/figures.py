@@ -86,7 +86,7 @@ def read_off(t: Timeline, beside: Timeline | None = None) -> tuple[Figure, ...]:
 
 def values_of(t: Timeline) -> dict[str, Value]:
     """What a timeline costs in time and memory, in the order in which it is shown."""
-    sized = t.schedule.num_ranks != t.schedule.chain_length
+    sized = t.schedule.stage_size != 1
     return {
         "makespan": t.makespan,
         "idle": max(t.idle),
