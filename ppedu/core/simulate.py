@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppedu.core.costs import Costs
-from ppedu.core.replay import Times, replay
+from ppedu.core.replay import Times, replay, walk
 from ppedu.core.schedule import Schedule
 from ppedu.core.spans import Span
 from ppedu.core.timeline import Timeline
@@ -35,14 +35,18 @@ def simulate(schedule: Schedule, costs: Costs = _UNIT_COSTS) -> Timeline:
     times, found = replay(schedule, costs)
     if found:
         raise refusal(schedule, found)
-    return predicted(schedule, times, costs)
+    return _timeline(schedule, costs, times)
 
 
-def predicted(schedule: Schedule, times: Times, costs: Costs) -> Timeline:
-    """The timeline of what ran, which may be only the beginnings of the orders."""
+def until_stuck(schedule: Schedule, costs: Costs) -> Timeline:
+    """What runs of a schedule that cannot be finished, as far as each rank gets. Every operation's stage must exist."""
+    return _timeline(schedule, costs, walk(schedule, costs))
+
+
+def _timeline(schedule: Schedule, costs: Costs, times: Times) -> Timeline:
     spans = tuple(
         Span(entry, rank, start, end)
         for rank, (order, lane) in enumerate(zip(schedule.orders, times, strict=True))
-        for entry, (start, end) in zip(order, lane, strict=False)
+        for entry, (start, end) in zip(order, lane, strict=False)  # the lane ends where the rank is stuck
     )
     return Timeline(schedule, spans, f"predicted, {costs}", costs.unit)

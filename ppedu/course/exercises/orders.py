@@ -6,15 +6,13 @@ Letters: p ranks, m microbatches; F forward, B backward.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppedu.core.costs import Costs
 from ppedu.core.operations import ScheduleError, in_flight
-from ppedu.core.replay import walk
 from ppedu.core.schedule import Schedule
-from ppedu.core.simulate import simulate
-from ppedu.core.spans import Span
+from ppedu.core.simulate import simulate, until_stuck
 from ppedu.core.timeline import Timeline
 from ppedu.core.validate import violations
 from ppedu.course.exercises.forms import Form, Order
@@ -155,13 +153,8 @@ def _as(got: Schedule, want: Schedule) -> Schedule:
 
 def _until_stuck(schedule: Schedule, costs: Costs) -> Timeline:
     """What runs of a schedule that cannot be finished."""
-    times = walk(schedule, costs)
-    spans = [
-        Span(entry, rank, *time)
-        for rank, (order, lane) in enumerate(zip(schedule.orders, times, strict=True))
-        for entry, time in zip(order, lane, strict=False)  # the lane ends where the rank is stuck
-    ]
-    return Timeline(schedule, tuple(spans), f"predicted, {costs}, until it is stuck", costs.unit)
+    timeline = until_stuck(schedule, costs)
+    return replace(timeline, provenance=f"{timeline.provenance}, until it is stuck")
 
 
 def _first_difference(got: Schedule, want: Schedule) -> str:
