@@ -9,6 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ppedu.core.checks import whole
+
 SPLITS = ("train", "validation")
 
 
@@ -77,7 +79,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         for name, size in (("batch_size", self.batch_size), ("context", self.context)):
-            _whole(name, size, least=1)
+            whole(name, size)
         length = len(_tokens(self.split))
         if self.context >= length:
             raise ValueError(
@@ -86,7 +88,7 @@ class Batches:
             )
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        _whole("step", step, least=0)
+        whole("step", step, least=0)
         tokens = _tokens(self.split)
         # random() alone is promised to draw the same in every Python; seeding from text mixes seed and step well.
         draw = random.Random(f"{self.seed} {step}").random
@@ -104,11 +106,6 @@ def batches(
     >>> len(batches(batch_size=2, context=8, steps=3))
     3
     """
-    _whole("steps", steps, least=1)
+    whole("steps", steps)
     batch = Batches(batch_size, context, seed, split)
     return [batch(step) for step in range(steps)]
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is a whole number of at least {least}: {name}={value!r}")

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ppedu.core.checks import whole
+
 VOCABULARY = 256
 """A token is a byte."""
 
@@ -129,8 +131,7 @@ def _named(**modules: nn.Module) -> nn.Sequential:
 
 def _check(**sizes: int) -> None:
     for name, size in sizes.items():
-        if type(size) is not int or size < 1:
-            raise ValueError(f"{name} is a whole number of at least 1: {name}={size!r}")
+        whole(name, size)
     width, heads = sizes["width"], sizes["heads"]
     if width % heads:
         raise ValueError(
