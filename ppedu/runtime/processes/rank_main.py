@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from ppedu.runtime.processes.rank_process import Sender
-from ppedu.runtime.rank import channels, interpreter, replicas
+from ppedu.runtime.rank import channels
 from ppedu.runtime.rank.accelerator import many_connections
 from ppedu.runtime.rank.channels import Group, connect
 from ppedu.runtime.rank.heartbeat import CONNECTING, STARTING, Board
@@ -31,8 +31,8 @@ from ppedu.runtime.rank.interpreter import Rank
 from ppedu.runtime.rank.job import RankResult, Settings, StepReport, Work
 from ppedu.runtime.rank.replicas import copy_sets
 
-# Where messages are waited for: an error that starts there is the transport's.
-_TRANSPORT = (channels.__file__, replicas.__file__, interpreter.__file__, str(Path(dist.__file__).parent))
+# Where messages are waited for: an error that starts there, while nothing is computed, is the transport's.
+_TRANSPORT = (str(Path(channels.__file__).parent), str(Path(dist.__file__).parent))
 
 
 @dataclass(slots=True)

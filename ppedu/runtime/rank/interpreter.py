@@ -14,20 +14,11 @@ from torch import Tensor, nn
 
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Entry, Kind
-from ppedu.runtime.model.batches import batch_of, check_batch, microbatch_sizes
+from ppedu.core.schedule import dependencies
 from ppedu.runtime.model.shapes import explained
+from ppedu.runtime.rank.agreement import Agreement, StepBatch
 from ppedu.runtime.rank.channels import Channels, Form, Group, machine_id
-from ppedu.runtime.rank.heartbeat import (
-    ANNOUNCING,
-    AWAITING_BATCH,
-    AWAITING_LOSS,
-    FLUSHING,
-    READING,
-    RETURNING,
-    STEPPING,
-    SUMMING,
-    Board,
-)
+from ppedu.runtime.rank.heartbeat import FLUSHING, RETURNING, STEPPING, SUMMING, Board
 from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.rank.lower import Instruction, Recv, Send
 from ppedu.runtime.rank.rehearsal import Way, part_of, rehearsed, unnoticed
@@ -48,16 +39,16 @@ class Rank:
         self.schedule, self.gpu = job.schedule, group.gpu
         self.train = self.schedule.kinds != {Kind.F}
         self.meter = Meter()
-        n, rank_of = self.schedule.chain_length, self.schedule.rank_of_stage
+        n = self.schedule.chain_length
         self.stages = {
             s: Stage(
                 module.to(group.device), self.meter, first=s % n == 0, loss_fn=job.loss_fn if s % n == n - 1 else None
             )
             for s, module in _one_each(work.modules).items()
         }
-        self.is_first = any(stage.first for stage in self.stages.values())
         self.is_last = any(stage.loss_fn is not None for stage in self.stages.values())
-        self.first_rank, self.last_ranks = rank_of[0], sorted(set(rank_of[n - 1 :: n]))
+        is_first = any(stage.first for stage in self.stages.values())
+        self.agreement = Agreement(work, group, board, is_first, self.is_last)
         self.channels = Channels(group, work.program, stamped=job.pace is not None and job.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
         with job.settings.on(group.device):
@@ -67,8 +58,12 @@ class Rank:
         self.current: Entry | None = None
         self.step = 0
         self.took: dict[tuple[int, Kind], float] = {}  # seconds of mathematics, the last time
-        self.sample_shapes: dict[tuple[torch.Size, torch.dtype], int] = {}
         self.rehearsed: set[Way] = set()
+        self.batch = StepBatch()
+        self.ready: dict[
+            Action, tuple[Tensor, float | None]
+        ] = {}  # results, for the operation that needs them; and when
+        self.losses: list[tuple[int, Tensor]] = []
 
     def run(self) -> RankResult:
         torch.manual_seed(self.job.seed + self.work.rank)
@@ -84,7 +79,7 @@ class Rank:
                 stage.module.zero_grad(set_to_none=True)
             report = self._run_step()
             self.meter.active = False  # the next steps keep as much: the hooks need not cost them time
-            stop = self._agree_to_stop(report)
+            stop = self.agreement.stop(step, report.not_finite is not None)
             if self.schedule.chains > 1 and self.train:
                 self.board.put(self.step, SUMMING)
                 weights: dict[int, Sequence[Tensor]] = {s: stage.weights for s, stage in self.stages.items()}
@@ -97,8 +92,9 @@ class Rank:
                 break
 
     def _run_step(self) -> StepReport:
-        self._read_batch()
-        forms = [(size, self.sample) for size in self.sizes]
+        self.batch = self.agreement.batch(self.step)
+        self.meter.ignore((*self.batch.inputs, *self.batch.targets))
+        forms = self.batch.forms
         if self.gpu is not None:
             self._rehearse(forms)
         self.channels.start_step(forms)
@@ -138,10 +134,7 @@ class Rank:
         self, program: Iterable[tuple[int, Instruction]], channels: Channels, timer: Timer, pace: Costs | None
     ) -> None:
         """Run instructions, each with its number: what the board shows."""
-        self.ready: dict[
-            Action, tuple[Tensor, float | None]
-        ] = {}  # results that wait for the operation that needs them
-        self.losses: list[tuple[int, Tensor]] = []
+        self.ready, self.losses = {}, []
         waits_at: int | None = None
         try:
             for at, instruction in program:
@@ -202,41 +195,6 @@ class Rank:
             "cause as well. CUDA_LAUNCH_BLOCKING=1 tells for sure"
         )
 
-    def _read_batch(self) -> None:
-        """Cut this step's batch on the ranks at the ends of a chain, and agree on its size."""
-        self.inputs: Sequence[Tensor] = ()
-        self.targets: Sequence[Tensor] = ()
-        m, samples = self.schedule.num_microbatches, 0
-        self.sample = 0  # which shape the samples have: sequences may be longer in one step than in another
-        if self.work.data is not None:
-            self.board.put(self.step, READING)
-            inputs, targets = batch_of(self.work.data, self.step)
-            check_batch(inputs, targets, m)
-            samples = len(inputs)
-            if self.is_first:
-                self.inputs = inputs.to(self.group.device).tensor_split(m)
-                self.sample = self.sample_shapes.setdefault((inputs.shape[1:], inputs.dtype), len(self.sample_shapes))
-            if self.is_last:
-                self.targets = targets.to(self.group.device).tensor_split(m)
-            self.meter.ignore((*self.inputs, *self.targets))
-        if self.group.rank == self.first_rank:
-            self.board.put(self.step, ANNOUNCING)
-            for other in range(self.group.size):
-                if other != self.group.rank:
-                    self.group.send_number(samples, other).wait()
-                    self.group.send_number(self.sample, other).wait()
-        else:
-            self.board.put(self.step, AWAITING_BATCH)
-            agreed = int(self.group.receive_number(self.first_rank))
-            self.sample = int(self.group.receive_number(self.first_rank))
-            if self.work.data is not None and samples != agreed:
-                raise ValueError(
-                    f"data gave the first rank {agreed} samples and the last rank {samples} in step {self.step}. "
-                    "It is called on both, so it must return the same batch for the same step (seed it with the step)"
-                )
-            samples = agreed
-        self.sizes = microbatch_sizes(samples, m)
-
     def _paced(self, entry: Entry, pace: Costs, channels: Channels, timer: Timer) -> float:
         """Compute an entry, then sleep until its nominal time is up, as if the device were that fast.
 
@@ -259,45 +217,41 @@ class Rank:
     def compute(self, action: Action) -> None:
         """Run one operation's mathematics; its result waits in `ready` for a Send or for this rank's next stage."""
         stage, i = self.stages[action.stage], action.microbatch
-        if action.kind is Kind.F:
-            inputs = self.inputs[i] if stage.first else self._input(action)
-            position = action.stage % self.schedule.chain_length
-            if stage.loss_fn is None:
-                with explained(position, stage.module, inputs):
-                    result, _ = stage.forward(i, inputs, train=self.train)
-                self.ready[action] = (result, None)
-            else:
-                share = self.sizes[i] / sum(self.sizes)
-                with explained(position, stage.module, inputs):
-                    _, loss = stage.forward(i, inputs, self.targets[i], share, self.train)
-                assert loss is not None
-                self.losses.append((i, loss))
-            return
-        if action.kind is Kind.W:
-            stage.backward_weight(i)
-            return
-        gradient = None if stage.loss_fn is not None else self._input(action)
-        back = stage.backward if action.kind is Kind.B else stage.backward_input
-        result_gradient = back(i, gradient)
-        if result_gradient is not None:
-            self.ready[action] = (result_gradient, None)
+        received = next((self.ready.pop(needed)[0] for needed in self._received(action)), None)
+        result: Tensor | None = None
+        match action.kind:
+            case Kind.F:
+                result = self._forward(action, self.batch.inputs[i] if received is None else received)
+            case Kind.B:
+                result = stage.backward(i, received)
+            case Kind.I:
+                result = stage.backward_input(i, received)
+            case Kind.W:
+                stage.backward_weight(i)
+        if result is not None:
+            self.ready[action] = (result, None)
 
-    def _needed(self, action: Action) -> list[Action]:
+    def _forward(self, action: Action, inputs: Tensor) -> Tensor | None:
+        """What goes to the next stage; the last one keeps its loss here."""
+        stage, i = self.stages[action.stage], action.microbatch
+        share = self.batch.sizes[i] / sum(self.batch.sizes)
+        target = None if stage.loss_fn is None else self.batch.targets[i]
+        with explained(action.stage % self.schedule.chain_length, stage.module, inputs):
+            output, loss = stage.forward(i, inputs, target, share, self.train)
+        if loss is None:
+            return output
+        self.losses.append((i, loss))
+        return None
+
+    def _received(self, action: Action) -> list[Action]:
         """What `action` takes from `ready`: the previous stage's output, or the next stage's gradient."""
-        if action.kind is Kind.W:
-            return []
-        kinds = (Kind.F,) if action.kind is Kind.F else (Kind.B, Kind.I)
-        stage = action.stage + (-1 if action.kind is Kind.F else 1)
-        return [a for kind in kinds if (a := Action(stage, kind, action.microbatch)) in self.ready]
-
-    def _input(self, action: Action) -> Tensor:
-        return self.ready.pop(self._needed(action)[0])[0]
+        return [needed for needed in dependencies(action, self.schedule) if needed.stage != action.stage]
 
     def _await_transfer(self, entry: Entry, pace: Costs) -> None:
         """Under a pace with a transfer time, a tensor counts as arrived only so long after it was computed."""
         if not pace.transfer:
             return
-        for needed in (n for action in entry.actions for n in self._needed(action)):
+        for needed in (n for action in entry.actions for n in self._received(action)):
             stamp = self.ready[needed][1]
             if stamp is not None and self.schedule.rank_of_stage[needed.stage] != self.work.at.pipeline:
                 sleep_until(stamp + pace.transfer, self.clock)
@@ -305,28 +259,13 @@ class Rank:
     def _report(self, moments: list[Moment]) -> StepReport:
         if not self.is_last:
             return StepReport(self.step, moments)
-        total, samples, bad = 0.0, sum(self.sizes), None
+        total, samples, bad = 0.0, sum(self.batch.sizes), None
         for i, loss in sorted(self.losses):
             value = loss.item()
-            total += value * (self.sizes[i] / samples)
+            total += value * (self.batch.sizes[i] / samples)
             if not math.isfinite(value) and bad is None:
                 bad = (i, value)
         return StepReport(self.step, moments, total, bad)
-
-    def _agree_to_stop(self, report: StepReport) -> bool:
-        """The last ranks, which alone know the loss, tell the others before anyone's optimizer moves a weight. They knew
-        before their last backward began, so this waits for little."""
-        self.board.put(self.step, AWAITING_LOSS)
-        stop, works = report.not_finite is not None, []
-        if self.is_last:
-            others = [other for other in range(self.group.size) if other != self.group.rank]
-            works = [self.group.send_number(stop, other) for other in others]
-        for source in self.last_ranks:
-            if source != self.group.rank:
-                stop = bool(self.group.receive_number(source)) or stop
-        for work in works:
-            work.wait()
-        return stop
 
     def _result(self) -> RankResult:
         tensors: dict[str, Tensor] = {}

@@ -50,9 +50,9 @@ class WeightQueue:
         for use in uses:
             _let_look_twice(getattr(use.node, f"_raw{use.saved}"))
         hooks = [use.node.register_prehook(partial(self._hear, use)) for use in uses]
-        edges = [torch.autograd.graph.GradientEdge(use.node, 0) for use in uses]
+        asked: Any = [*others, *(torch.autograd.graph.GradientEdge(use.node, 0) for use in uses)]
         try:
-            torch.autograd.backward(output, gradient, inputs=[*others, *edges])
+            torch.autograd.backward(output, gradient, inputs=asked)
         finally:
             for (
                 hook
@@ -131,7 +131,8 @@ class _Handles(dict[int, Any]):
 
 def _let_look_twice(saved: Any) -> None:
     """What a checkpointed layer saved can be looked at once, but here two do: autograd, and the queue."""
-    if hasattr(holder := getattr(saved, "data", None), "handles"):
+    holder: Any = getattr(saved, "data", None)
+    if hasattr(holder, "handles"):
         holder.handles = _Handles()
 
 
