@@ -12,6 +12,7 @@ from ppedu import (
     Costs,
     Kind,
     Schedule,
+    ScheduleError,
     Timeline,
     dependencies,
     gpipe,
@@ -167,7 +168,11 @@ def under_the_cap(number: int, rank: int, text: str) -> list[str]:
     """The legal moves of a rank that keep the cap."""
     game = play(number, text)
     after = [(a, game.position.place(rank, a)) for a in game.position.legal_moves(rank)]
-    return [game.position.schedule.short(a) for a, position in after if within(position.peaks, game.level.cap)]
+    return [
+        game.position.schedule.short(a)
+        for a, position in after
+        if within(position.schedule.peak_in_flight, game.level.cap)
+    ]
 
 
 EARLY, EAGER = one_f_one_b(3, 4), LEVELS[6].reference
@@ -274,8 +279,8 @@ CHECKS: dict[tuple[int, str], Callable[[], bool]] = {
     (10, "Rank 0: F0 F1 I0 W0 I1 W1. Rank 1: F0 I0 F1 I1 W0 W1."): lambda: ends(10, "F0 F1 I0 W0 I1 W1\nF0 I0 F1 I1 W0 W1"),
     (11, "1F1B ends at 18 here. Activations are kept until W, so each W that is put off takes room."): lambda: (
         simulate(EARLY, Costs(1, 2)).makespan == 18
-        and Position.start(1, 2, split=True).load("F0 I0 F1 I1 W0 W1").peaks == (2,)
-        and Position.start(1, 2, split=True).load("F0 I0 W0 F1 I1 W1").peaks == (1,)
+        and Position.start(1, 2, split=True).load("F0 I0 F1 I1 W0 W1").schedule.peak_in_flight == (2,)
+        and Position.start(1, 2, split=True).load("F0 I0 W0 F1 I1 W1").schedule.peak_in_flight == (1,)
     ),
     (11, "Take 1F1B, with I in place of B. Rank r then puts each W off by r microbatches: W0 comes after I0, I1 or I2."): lambda: all(
         " ".join(w for w in order(zb_h1(3, 4), r).split() if w[0] != "W").replace("I", "B") == order(EARLY, r)
@@ -352,6 +357,96 @@ def test_a_level_that_makes_no_sense_is_refused(change, words):
     given = {"title": "Mine", "goal": "", "p": 2, "m": 4, "target": 10, "reference": gpipe(2, 4)}
     with pytest.raises(ValueError, match=words):
         Level(**{**given, **change})
+
+
+# from an order of one's own
+
+MINE = Schedule.from_text("F0 F1 F2 F3 B0 B1 B2 B3\nF0 F1 B0 F2 B1 F3 B2 B3", name="mine")
+
+
+def test_an_order_of_ones_own_stands_there_whole_and_is_taken_back_from_its_end():
+    game = Game(level_of(MINE, Costs(forward=1, backward=2)))
+    assert game.position.schedule.orders == MINE.orders
+    level = game.level
+    assert (level.p, level.m, level.target, level.cap) == (2, 4, 15, (4, 2))
+    assert not game.score.solved
+    assert [goal.name for goal in game.score.goals if not goal.kept] == ["improvement"]
+    ends = []
+    while game.undo():
+        ends.append(game.position.play(level.costs)[0].end)
+    assert len(ends) == 16
+    assert game.position.placed == 0
+    assert ends == sorted(ends, reverse=True)  # F = 1 and B = 2 all along: what starts last, ends last
+
+
+@pytest.mark.parametrize(
+    ("order", "improvement", "solved"),
+    [
+        (MINE, None, False),
+        (one_f_one_b(2, 4), "less in flight", True),  # 15 as well, and rank 0 holds 2 in place of 4
+        (naive(2, 4), "less in flight", False),  # holds 1 and 1, but ends at 24
+        (gpipe(2, 4), "less in flight", False),  # rank 1 holds more: no improvement within the cap
+    ],
+)
+def test_to_better_it_is_to_be_sooner_or_to_hold_less_and_neither_worse(order, improvement, solved):
+    game = Game(level_of(MINE, Costs(forward=1, backward=2)))
+    game.load(str(order))
+    goal = {goal.name: goal for goal in game.score.goals}["improvement"]
+    assert (goal.yours, goal.kept) == (improvement or "none", improvement is not None)
+    assert game.score.solved is solved
+
+
+def test_sooner_is_better():
+    game = Game(level_of("F0 B0 F1 B1\nF0 B0 F1 B1"))
+    assert game.level.target == 8
+    game.load("F0 F1 B0 B1\nF0 B0 F1 B1")
+    missed = [goal.name for goal in game.score.goals if not goal.kept]
+    assert missed == ["in flight"]  # ends at 6, but rank 0 holds 2
+
+
+def test_it_stands_there_up_to_a_time():
+    """GPipe on two ranks, F = B = 1: before 3 start F0, F1 and F2 on rank 0, and F0 and F1 on rank 1."""
+    game = Game(level_of(gpipe(2, 4)), start=3)
+    assert str(game.position.schedule) == "rank 0: F0 F1 F2\nrank 1: F0 F1"
+    assert game.place(1, "B0") is None
+    assert game.undo()
+    assert game.undo()
+    assert str(game.position.schedule) in ("rank 0: F0 F1\nrank 1: F0 F1", "rank 0: F0 F1 F2\nrank 1: F0")
+
+
+def test_stages_and_halves_are_those_of_the_order():
+    for order in (interleaved(2, 4), zb_h1(3, 4), zb_v(2, 3)):
+        game = Game(level_of(order))
+        assert game.position.complete
+        assert game.position.schedule.rank_of_stage == order.rank_of_stage
+        assert game.level.split is (order.name != interleaved(2, 4).name)
+
+
+def test_a_level_can_begin_with_a_beginning():
+    game = Game(5, start="F0 F1\nF0")
+    assert (game.position.placed, game.can_undo) == (3, True)
+    game = Game(1, start=naive(2, 1))
+    assert game.score.solved
+    with pytest.raises(ScheduleError, match="rank 1 runs B0 before F0"):
+        Game(5, start="F0\nB0 F0")
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("B0 F0\nF0 B0", "rank 0 runs B0 before F0"),
+        (dualpipe(2, 4), "which has more than one chain, overlapped pairs"),
+        ("F0 F1", "asks for"),  # no backward
+    ],
+)
+def test_an_order_that_is_no_level_is_refused_with_its_reason(order, words):
+    with pytest.raises(ValueError, match=words):
+        Game(level_of(order))
+
+
+def test_a_level_keeps_its_own_costs():
+    with pytest.raises(ValueError, match="a level has its costs"):
+        level_of(3, Costs())
 
 
 # the score

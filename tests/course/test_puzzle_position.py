@@ -244,7 +244,7 @@ def test_a_whole_position_has_the_simulator_s_times(key, costs):
     timeline, waiting = position.play(costs)
     assert timeline.spans == simulate(schedule, costs).spans
     assert waiting == ()
-    assert position.peaks == simulate(schedule, costs).peak_in_flight
+    assert position.schedule.peak_in_flight == simulate(schedule, costs).peak_in_flight
 
 
 def test_times_of_a_beginning():

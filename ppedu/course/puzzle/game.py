@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppedu.core.operations import Action
+from ppedu.core.schedule import Schedule
 from ppedu.core.structure import Violation
 from ppedu.course.puzzle.levels import Level, level_of
 from ppedu.course.puzzle.position import Position
@@ -21,11 +22,17 @@ class Game:
     (True, True, False)
     """
 
-    def __init__(self, level: int | Level = 1) -> None:
+    def __init__(self, level: int | Level = 1, start: Schedule | str | float | None = None) -> None:
+        """start: what stands there at first, as a beginning of each order; or the time up to which the level's reference
+        does. An order of one's own stands there whole by default. `undo` takes it back, last first."""
         self.level = level_of(level)
         self.position = self.level.start()
         self._before: list[Position] = []
         self._after: list[Position] = []
+        given, before = (start, None) if isinstance(start, Schedule | str) else (self.level.reference, start)
+        if start is not None or self.level.own:
+            for position in self.position.load(str(given)).way(self.level.costs, before):
+                self._go(position)
 
     @property
     def score(self) -> Score:

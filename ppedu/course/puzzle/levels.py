@@ -7,11 +7,14 @@ in flight: forwards whose activations are still kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ppedu.core.checks import is_whole
 from ppedu.core.costs import Costs
+from ppedu.core.format import by_rank, quantity
 from ppedu.core.operations import Kind, Overlap
 from ppedu.core.schedule import Schedule
+from ppedu.core.simulate import simulate
 from ppedu.course.puzzle.position import Position
 from ppedu.schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_v
 
@@ -27,6 +30,7 @@ class Level:
         stages a rank holds, and whether a backward is B or I and W.
     cap: for each rank the most that it may hold in flight; None where memory does not count.
     hints: from a nudge to the answer, to be shown one after the other.
+    own: the reference is an order of the player's: it stands there from the start, and is to be bettered.
 
     Raises ValueError for a reference of another size or with overlapped pairs, or a cap that is not one number a rank.
     """
@@ -40,6 +44,7 @@ class Level:
     costs: Costs = field(default_factory=Costs)
     cap: tuple[int, ...] | None = None
     hints: tuple[str, ...] = ()
+    own: bool = False
 
     def __post_init__(self) -> None:
         r = self.reference
@@ -47,7 +52,7 @@ class Level:
             raise ValueError(
                 f"level '{self.title}' has p={self.p} m={self.m}; its reference is {r.label}: give one of the same size"
             )
-        kinds = {a.kind for order in r.orders for entry in order for a in entry.actions}
+        kinds = r.kinds
         pairs = any(isinstance(entry, Overlap) for order in r.orders for entry in order)
         if r.chains != 1 or pairs or kinds not in ({Kind.F, Kind.B}, {Kind.F, Kind.I, Kind.W}):
             raise ValueError(
@@ -63,7 +68,7 @@ class Level:
     @property
     def split(self) -> bool:
         """A backward is two operations, I and W."""
-        return any(a.kind is Kind.W for order in self.reference.orders for entry in order for a in entry.actions)
+        return Kind.W in self.reference.kinds
 
     def start(self) -> Position:
         """The empty board, with the reference's stages on the reference's ranks."""
@@ -206,14 +211,40 @@ LEVELS: tuple[Level, ...] = (
 """Level n is LEVELS[n - 1]."""
 
 
-def level_of(level: int | Level) -> Level:
-    """A level by its number, counted from 1; a Level of one's own is returned as it is.
+def level_of(level: int | Level | Schedule | str, costs: Costs | None = None) -> Level:
+    """A level by its number, counted from 1; a Level as it is; an order of one's own, or its text, by `own_level`.
 
     >>> level_of(2).title
     'Two at once'
     """
+    if isinstance(level, Schedule) or (isinstance(level, str) and not level.strip().isdecimal()):
+        return own_level(level, costs or Costs())
+    if costs is not None:
+        raise ValueError(f"a level has its costs: give some for an order of your own, not for level={level!r:.80}")
     if isinstance(level, Level):
         return level
-    if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= len(LEVELS):
-        raise ValueError(f"there are levels 1 to {len(LEVELS)}, or a Level of your own: level={level!r}")
-    return LEVELS[level - 1]
+    if not is_whole(level) or not 1 <= int(level) <= len(LEVELS):
+        raise ValueError(
+            f"there are levels 1 to {len(LEVELS)}, or a Level, a Schedule or its text of your own: level={level!r}"
+        )
+    return LEVELS[int(level) - 1]
+
+
+def own_level(order: Schedule | str, costs: Costs) -> Level:
+    """To better an order of one's own: on its ranks, microbatches and stages, under these costs.
+
+    >>> own_level("F0 B0 F1 B1\\nF0 B0 F1 B1", Costs()).goal
+    'Your order ends at 8 and holds 1 1 in flight: end sooner and hold no more, or hold less and end no later.'
+
+    Raises ScheduleError for an order that cannot run, and ValueError as Level does.
+    """
+    if isinstance(order, str):
+        order = Schedule.from_csv(order) if "," in order else Schedule.from_text(order)
+    schedule = replace(order, name="your order") if order.name == "custom" else order
+    end, held = simulate(schedule, costs).makespan, schedule.peak_in_flight
+    goal = (
+        f"{schedule.name[0].upper()}{schedule.name[1:]} ends at {quantity(end, costs.unit, digits=6)} and holds "
+        f"{by_rank(held)} in flight: end sooner and hold no more, or hold less and end no later."
+    )
+    p, m = schedule.num_ranks, schedule.num_microbatches
+    return Level(f"Better than {schedule.name}", goal, p, m, end, schedule, costs, held, own=True)

@@ -19,13 +19,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
+from operator import itemgetter
 
 from ppedu.core.costs import Costs
 from ppedu.core.deadlock import Link, deadlock
 from ppedu.core.operations import Action, Entry, Kind, ScheduleError
-from ppedu.core.replay import walk
 from ppedu.core.schedule import Schedule, dependencies
-from ppedu.core.spans import Span
+from ppedu.core.simulate import until_stuck
 from ppedu.core.structure import Violation
 from ppedu.core.text import parse_entry
 from ppedu.core.timeline import Timeline
@@ -78,9 +79,8 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
 
     def operations(self, rank: int) -> tuple[Action, ...]:
         """All that a rank has to run: forwards first, by stage and microbatch."""
-        s = self.schedule
-        mine = [stage for stage, its in enumerate(s.rank_of_stage) if its == rank]
-        return tuple(Action(stage, k, j) for k in self.kinds for stage in mine for j in range(s.num_microbatches))
+        stages, m = self.schedule.stages_of(rank), self.schedule.num_microbatches
+        return tuple(Action(stage, kind, j) for kind in self.kinds for stage in stages for j in range(m))
 
     @property
     def total(self) -> int:
@@ -131,22 +131,20 @@ To break the circle, run B0 before F1 on rank 1, or F1 before B0 on rank 0
 
     def play(self, costs: Costs) -> tuple[Timeline, tuple[Waiting, ...]]:
         """When everything runs that can run already, and what has to wait, rank by rank."""
-        times = walk(self.schedule, costs)
-        spans = tuple(
-            Span(entry, rank, *when)
-            for rank, (order, lane) in enumerate(zip(self.schedule.orders, times, strict=True))
-            for entry, when in zip(order, lane, strict=False)
-        )
-        timeline = Timeline(self.schedule, spans, f"predicted, {costs}", costs.unit)
-        return timeline, tuple(self._waiting([len(lane) for lane in times]))
+        timeline = until_stuck(self.schedule, costs)
+        reached = [len(timeline.spans_of(rank)) for rank in range(self.schedule.num_ranks)]
+        return timeline, tuple(self._waiting(reached))
 
-    @property
-    def peaks(self) -> tuple[int, ...]:
-        """The most that each rank holds in flight. It follows from the order alone: what waits counts too."""
-        spans = (
-            Span(e, rank, i, i + 1) for rank, order in enumerate(self.schedule.orders) for i, e in enumerate(order)
-        )
-        return Timeline(self.schedule, tuple(spans), "predicted, one slot an operation").peak_in_flight
+    def way(self, costs: Costs, before: float | None = None) -> Iterator[Position]:
+        """The positions on the way here, one operation more each time, as they start; up to the last `before` a time."""
+        timeline, waiting = self.play(costs)
+        moves = [(span.start, span.rank, span.action) for span in timeline.spans]
+        moves += [(inf, wait.rank, wait.action) for wait in waiting]
+        there = replace(self, schedule=replace(self.schedule, orders=((),) * self.schedule.num_ranks))
+        for start, rank, entry in sorted(moves, key=itemgetter(0)):
+            if before is None or start < before:
+                there = there._with(rank, entry)
+                yield there
 
     def to_text(self) -> str:
         """The schedule's CSV, a line a rank; a rank without operations has an empty line."""

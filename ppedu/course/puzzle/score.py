@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from inspect import signature
 
+from ppedu.core.format import joined, percent, quantity
 from ppedu.core.operations import Action, Entry, Kind, Overlap
 from ppedu.core.schedule import Schedule
 from ppedu.core.timeline import Timeline
 from ppedu.course.puzzle.levels import Level
 from ppedu.course.puzzle.position import Position, Waiting
-from ppedu.schedules import SCHEDULES
+from ppedu.schedules import SCHEDULES, takes_v
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ def score(position: Position, level: Level) -> Score:
     goals = [_makespan(position, timeline, level), _bubble(timeline, level, position.complete)]
     if level.cap is not None:
         goals.append(_memory(position, level.cap))
+    if level.own:
+        goals.append(_better(position, timeline, level))
     solved = position.complete and all(goal.kept for goal in goals)
     recognised = recognise(position.schedule) if position.complete else ""
     return Score(tuple(goals), timeline, waiting, solved, recognised)
@@ -94,14 +96,14 @@ def _least(position: Position, timeline: Timeline, level: Level) -> tuple[int, f
 
 
 def _time(value: float, level: Level) -> str:
-    return f"{value:.6g} {level.costs.unit}".rstrip()
+    return quantity(value, level.costs.unit, digits=6)
 
 
 def _bubble(timeline: Timeline, level: Level, complete: bool) -> Goal:
     """The same work in the target's time leaves this much idle: on equal work the two stand or fall together."""
     work = sum(level.costs.duration(action) for order in level.reference.orders for action in order)
     most = 1 - work / (level.p * level.target)
-    yours, wanted = f"{100 * timeline.bubble_fraction:.1f} %", f"at most {100 * most:.1f} %"
+    yours, wanted = percent(timeline.bubble_fraction), f"at most {percent(most)}"
     over = 100 * (timeline.bubble_fraction - most)
     if not complete:
         return Goal("bubble", yours, wanted, None, "so far")
@@ -111,7 +113,7 @@ def _bubble(timeline: Timeline, level: Level, complete: bool) -> Goal:
 
 
 def _memory(position: Position, cap: tuple[int, ...]) -> Goal:
-    peaks = position.peaks
+    peaks = position.schedule.peak_in_flight
     over = [
         f"rank {rank} holds {peak} ({peak - most} over)"
         for rank, (peak, most) in enumerate(zip(peaks, cap, strict=True))
@@ -120,6 +122,15 @@ def _memory(position: Position, cap: tuple[int, ...]) -> Goal:
     kept = False if over else True if position.complete else None
     message = ", ".join(over) or ("kept" if kept else "so far")
     return Goal("in flight", " ".join(map(str, peaks)), f"at most {' '.join(map(str, cap))}", kept, message)
+
+
+def _better(position: Position, timeline: Timeline, level: Level) -> Goal:
+    """Sooner, or less in flight on some rank: to do as well as one's own order is no improvement on it."""
+    found = ["sooner"] if timeline.makespan < level.target - _CLOSE else []
+    found += ["less in flight"] if position.schedule.peak_in_flight != level.reference.peak_in_flight else []
+    better, name = bool(found) if position.complete else None, level.reference.name
+    message = {True: "kept", False: f"it is as good as {name}", None: "so far"}[better]
+    return Goal("improvement", joined(found) if better else "none", "sooner or less in flight", better, message)
 
 
 def recognise(schedule: Schedule) -> str:
@@ -134,9 +145,8 @@ def recognise(schedule: Schedule) -> str:
         return "This is an order of your own."
     if len(names) == 1:
         return f"This is {names[0]}{more}."
-    together = f"{', '.join(names[:-1])} and {names[-1]}"
     p, m = schedule.num_ranks, schedule.num_microbatches
-    return f"This is {together}{more}: with p={p} and m={m} they are the same."
+    return f"This is {joined(names)}{more}: with p={p} and m={m} they are the same."
 
 
 def name_of(schedule: Schedule) -> str:
@@ -164,7 +174,7 @@ def _like(schedule: Schedule) -> Iterator[Schedule]:
     p, m, stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_stages
     for build in SCHEDULES.values():
         with suppress(ValueError):  # a p that this one cannot have
-            if "v" not in signature(build).parameters:
+            if not takes_v(build):
                 yield build(p, m)
             elif stages > p and stages % p == 0:  # with one stage on each rank they are others' orders
                 yield build(p, m, stages // p)
@@ -172,7 +182,7 @@ def _like(schedule: Schedule) -> Iterator[Schedule]:
 
 def _renumbered(schedule: Schedule) -> Schedule:
     """The same schedule, its microbatches counted in the order in which the first stage starts them."""
-    first = (a for order in schedule.orders for entry in order for a in entry.actions if a.stage == 0)
+    first = (a for a in schedule.actions if a.stage == 0)
     number = {a.microbatch: i for i, a in enumerate(a for a in first if a.kind is Kind.F)}
 
     def renamed(entry: Entry) -> Entry:

@@ -1,4 +1,4 @@
-"""puzzle(): build a schedule operation by operation; see at once why one cannot stand there; then run it for real."""
+"""The puzzle's widget: operations are placed one by one, why one cannot stand there is said at once, and a whole one is run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from traitlets import Bool, Dict, Int, Unicode
 
 from ppedu.core.costs import Costs
 from ppedu.core.operations import Action
+from ppedu.core.schedule import Schedule
 from ppedu.core.structure import Violation
 from ppedu.core.timeline import Timeline
+from ppedu.course.job import train_course
 from ppedu.course.puzzle.board import Answer, board, picture, placed, reached, refused
 from ppedu.course.puzzle.game import Game
 from ppedu.course.puzzle.levels import Level, level_of
@@ -26,24 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ppedu.runtime.run import Run
-
-
-def puzzle(level: int | Level = 1) -> Puzzle:
-    """Build a schedule by hand, by mouse or by keys: choose a rank and what it runs next.
-
-    level: 1 to 12, the levels that the widget lists; or one of your own (`from ppedu.course.puzzle.levels import Level`).
-
-    A move that no schedule could be made of any more is refused with the reason. `view.text` is the position as CSV: keep
-    it, and set it to come back. Raises ValueError for a level that there is not.
-
-    >>> view = puzzle(level=1)
-    >>> print(view.place(1, "B0").message)
-    rank 1 runs B0 before F0, whose result it needs: run F0 first
-    >>> view.text = "0F0,0B0\\n1F0,1B0"
-    >>> view
-    puzzle 1, Down and up: makespan 4, bubble 50.0 %, in flight 1 1. Solved. This is naive, GPipe and 1F1B
-    """
-    return Puzzle(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +68,21 @@ class Puzzle(View):
         "overlay": lambda view, value: bool(value),
     }
 
-    def __init__(self, level: int | Level = 1, **given: Any) -> None:
-        number = 0 if isinstance(level, Level) else level
-        self._games = {number: Game(level_of(level))}
+    def __init__(
+        self,
+        level: int | Level | Schedule | str = 1,
+        start: Schedule | str | float | None = None,
+        costs: Costs | None = None,
+        **given: Any,
+    ) -> None:
+        """As `ppedu.course.puzzle`. given: other traits."""
+        number = level if isinstance(level, int) else 0
+        self._games = {number: Game(level_of(level, costs), start)}
         self.game = self._games[number]
         self._answer = reached(self.game)
         self._timelines: dict[tuple[Level, Position], Timeline] = {}
         self._ran_at: tuple[Level, Position] | None = None
-        super().__init__(**{"level": number, "text": self.game.position.to_text(), **given})
+        super().__init__(train_course, **{"level": number, "text": self.game.position.to_text(), **given})
 
     @traitlets.validate("level", "text", "legal", "hints", "overlay")
     def _validate_trait(self, proposal: Any) -> Any:
@@ -186,7 +177,7 @@ class Puzzle(View):
     def _compute(self, key: _Shown, fresh: bool) -> None:
         score = self.game.score
         run = self._timelines.get((key.level, key.position))
-        if self._ran_at not in (None, (key.level, key.position)) and not State(**self.run).busy:
+        if self._ran_at not in (None, (key.level, key.position)) and not self.run["busy"]:
             self._ran_at, self.run = None, State().plain()  # how that run ended says nothing of this position
         self.measured = run is not None
         self._number += 1
@@ -203,17 +194,11 @@ class Puzzle(View):
     # the real run
 
     def _why_not_real(self) -> str:
-        return why_not_real(self.game.level.reference)
+        return why_not_real(self._train, [self.game.level.reference])
 
     def _pace(self) -> Costs:
         """The level's costs, in seconds that a real run can keep."""
-        costs = self.game.level.costs
-
-        def seconds(value: Any) -> Any:
-            return tuple(map(seconds, value)) if isinstance(value, tuple) else None if value is None else value * PACE
-
-        names = ("forward", "backward", "input_grad", "weight_grad", "overlapped", "transfer")
-        return replace(costs, **{name: seconds(getattr(costs, name)) for name in names}, unit="s")
+        return self.game.level.costs.scaled(PACE, "s")
 
     def _jobs(self) -> list[Job]:
         schedule = self.game.position.schedule
