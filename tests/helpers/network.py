@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ppedu.runtime.rank.channels import DATA, Group, by_rounds
-from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.heartbeat import Heartbeat
 from ppedu.runtime.rank.interpreter import Rank
 from ppedu.runtime.rank.job import RankResult, Work
 from ppedu.runtime.rank.replicas import copy_sets
@@ -313,11 +313,11 @@ class RecordedRank(Rank):
         self.add(Note("rehearsed"))
 
 
-class RecordedBoard(Board):
-    """Writes down what it shows: a step, and the number of an instruction or one of board.PLACES."""
+class RecordedHeartbeat(Heartbeat):
+    """Writes down what it shows: a step, and the number of an instruction or one of heartbeat.PLACES."""
 
     def __init__(self, work: Work, trace: Trace) -> None:
-        super().__init__(Board.blank(work.rank + 1), work.rank)
+        super().__init__(Heartbeat.blank(work.rank + 1), work.rank)
         self.trace = trace
 
     def put(self, step: int, at: int) -> None:
@@ -331,7 +331,7 @@ class Threads:
     def __init__(self, nccl: bool, gpu: MakeGpu | None = None, shared: bool = False) -> None:
         self.nccl, self.gpu, self.shared = nccl, gpu, shared
         self.network: Network
-        self.boards: list[Board] = []
+        self.heartbeats: list[Heartbeat] = []
         self.random_states: dict[int, Tensor] = {}  # each rank's, when it is through
         self.ranks: list[Rank] = []
 
@@ -339,7 +339,7 @@ class Threads:
         self.network = network = Network(len(works), self.nccl, self.gpu, self.shared)
         self.ranks, self.random_states = [], {}
         kind = Rank if self.gpu is None else RecordedRank
-        self.boards = [RecordedBoard(work, network.traces[work.rank]) for work in works]
+        self.heartbeats = [RecordedHeartbeat(work, network.traces[work.rank]) for work in works]
         lock, results, errors = threading.Lock(), {}, {}
         copies = copy_sets(works[0].job.schedule)
 
@@ -354,7 +354,7 @@ class Threads:
             with network.changed:  # until it waits, no other rank goes on
                 try:
                     group = network.group(work.rank, work.pairs, copies)
-                    rank = kind(work, group, report_of(work.rank), self.boards[work.rank], time.perf_counter)
+                    rank = kind(work, group, report_of(work.rank), self.heartbeats[work.rank], time.perf_counter)
                     self.ranks.append(rank)
                     results[work.rank] = rank.run()
                     self.random_states[work.rank] = torch.get_rng_state()

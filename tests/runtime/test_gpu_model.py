@@ -610,12 +610,12 @@ def test_a_late_fault_is_blamed_on_the_oldest_operation_that_is_not_over(text, g
     model = nn.Sequential(Faulty(text)).double()
     with pytest.raises(RuntimeError, match=text or FAULT) as caught:
         ppedu.train(model, ppedu.gpipe(1, 4), [(inputs, targets)], mse, device="cpu", progress=False)
-    assert threads.boards[0].cells[:2] == [0, blamed]
+    assert threads.heartbeats[0].cells[:2] == [0, blamed]
     assert ("oldest operation that was not over" in getattr(caught.value, "remark", "")) == (blamed == 1)
 
 
 def shown_while_computing(threads: Threads) -> int:
-    """How often a board showed a send before what the host had launched was over."""
+    """How often a heartbeat showed a send before what the host had launched was over."""
     found = 0
     for rank in threads.ranks:
         pending: set[int] = set()

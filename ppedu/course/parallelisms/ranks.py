@@ -58,7 +58,7 @@ def train_alike(work: Alike, context: Context) -> RankReport:
     optimizer = work.optimizer(model.parameters())
     losses = []
     for step in range(work.steps):
-        context.board.put(step, STEPPING)
+        context.heartbeat.put(step, STEPPING)
         optimizer.zero_grad()
         dist.barrier()
         before = sent_bytes()
@@ -94,7 +94,7 @@ def train_stages(work: Work, context: Context) -> RankReport:
     weights = [w for stage in rank.stages.values() for w in stage.weights]
     used = sum(usage.weight_bytes for usage in usages)
     kept = result.peak_activation_bytes or 0
-    share = RankShare(sum(rank.sizes), *_kept(weights, rank.optimizer), kept, used, log.flops, log.sent)
+    share = RankShare(sum(rank.batch.sizes), *_kept(weights, rank.optimizer), kept, used, log.flops, log.sent)
     losses = [report.loss for report in log.reports if report.loss is not None]
     return RankReport(share, losses, result.gradients, result.tensors, log.reports[-1].moments)
 

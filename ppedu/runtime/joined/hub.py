@@ -16,7 +16,7 @@ from ppedu.runtime.joined.told import for_here
 from ppedu.runtime.processes.interrupts import Ended
 from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.processes.watch import TICK, Clock, Place, Ranks, Watch, at_place
-from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.heartbeat import Heartbeat
 from ppedu.runtime.rank.lower import Program, Recv, Send
 
 BEAT = 0.5  # seconds between two words of a rank that has nothing to say
@@ -30,13 +30,13 @@ class OrphanedError(RunError):
 
 
 Where = Callable[[Sequence[float], int], Place]
-"""(all boards, rank) -> what that rank does, in words."""
+"""(all heartbeats, rank) -> what that rank does, in words."""
 Hear = Callable[[int, str, Any], None]
 """(rank, kind, content): what a rank says on the way."""
 
 
-class ToldBoard(Board):
-    """A board that rank 0 can read, and rank 0's the others: of its operations at once, since a rank that is killed says
+class SharedHeartbeat(Heartbeat):
+    """A heartbeat that rank 0 can read, and rank 0's the others: of its operations at once, since a rank that is killed says
     nothing any more; of what it only waits for by its main thread, if it takes long."""
 
     def __init__(self, cells: Any, rank: int, program: Program, sender: Sender, trails: Sequence[Trail]) -> None:
@@ -66,10 +66,10 @@ class Side:
     """What a rank's main thread does while its worker works. outside: raises what ends the run from outside."""
 
     def __init__(
-        self, rank: int, links: Links, board: ToldBoard, where: Where, hear: Hear, timeout: float,
+        self, rank: int, links: Links, heartbeat: SharedHeartbeat, where: Where, hear: Hear, timeout: float,
         outside: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.rank, self.links, self.board, self.cells = rank, links, board, board.cells
+        self.rank, self.links, self.heartbeat, self.cells = rank, links, heartbeat, heartbeat.cells
         self.says, self.told, self.timeout = where, hear, timeout
         self.outside = outside
         self.hosts = [name for name, _ in links.machines]
@@ -93,9 +93,9 @@ class Side:
 
     def show(self, rank: int, place: Sequence[float]) -> None:
         """A place comes by two ways: the later one counts."""
-        base = rank * Board.WIDTH
+        base = rank * Heartbeat.WIDTH
         if place[2] >= self.since.get(rank, place[2]):
-            self.cells[base : base + Board.WIDTH], self.since[rank] = place, place[2]
+            self.cells[base : base + Heartbeat.WIDTH], self.since[rank] = place, place[2]
 
     def first_of_host(self, rank: int, gone: Sequence[int] = ()) -> bool:
         """Whether a rank is the one of its host that prints."""
@@ -129,7 +129,7 @@ class Hub(Side):
     def let_in(self) -> None:
         self.outside()
         if self.due():
-            self.tell("place", self.board.place())
+            self.tell("place", self.heartbeat.place())
         time.sleep(PAUSE)
 
     def hear(self, rank: int, kind: str, content: Any) -> None:
@@ -160,7 +160,7 @@ class Spoke(Side):
         try:
             while True:
                 self.outside()
-                self.board.tell(beat=self.due())
+                self.heartbeat.tell(beat=self.due())
                 if connection.wait([self.links.mine], TICK):
                     kind, content = pickle.loads(self.links.mine.recv_bytes())
                     heard = clock.read()
@@ -188,7 +188,7 @@ class Spoke(Side):
 
     def say(self, kind: str, content: Any) -> None:
         with contextlib.suppress(OSError):
-            self.board.sender.send(kind, content)
+            self.heartbeat.sender.send(kind, content)
 
     def lost(self, what: str, cut: bool) -> None:
         """Without rank 0 there is no verdict: say what is known here."""

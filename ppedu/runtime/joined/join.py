@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from ppedu.runtime.joined.clocks import clock_offset, on_one_clock
-from ppedu.runtime.joined.hub import Hub, OrphanedError, Spoke, ToldBoard
+from ppedu.runtime.joined.hub import Hub, OrphanedError, SharedHeartbeat, Spoke
 from ppedu.runtime.joined.links import Links, meet
 from ppedu.runtime.joined.told import told_by_one
 from ppedu.runtime.joined.world import World, leave, local_rank, world_rank
@@ -33,7 +33,7 @@ from ppedu.runtime.processes.interrupts import interrupts_held, terminations_hel
 from ppedu.runtime.processes.rank_main import Context, pick_device, train_rank
 from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.processes.watch import BIRTH
-from ppedu.runtime.rank.heartbeat import CONNECTING, GATHERING, Board
+from ppedu.runtime.rank.heartbeat import CONNECTING, GATHERING, Heartbeat
 from ppedu.runtime.rank.job import RankResult, StepReport, Work
 
 FAREWELL = 1.0  # seconds that a worker thread has to end once its connections are cut
@@ -86,10 +86,10 @@ def _train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Call
                 check_stop()
 
         def where(cells: Sequence[float], rank: int) -> Any:
-            return works[rank].place(*Board.read(cells, rank))
+            return works[rank].place(*Heartbeat.read(cells, rank))
 
         side = (Hub if world.rank == 0 else Spoke)(
-            world.rank, links, worker.board, where, on_message, job.timeout, check
+            world.rank, links, worker.heartbeat, where, on_message, job.timeout, check
         )
         with contextlib.closing(links):
             return worker.result_under(side.follow)
@@ -125,9 +125,9 @@ class Worker(threading.Thread):
         self.work, self.world, self.machines = work, world, links.machines
         self.sender = Sender(links.mine)
         trails = list(links.trails.values())
-        self.board = ToldBoard(Board.blank(world.size), world.rank, work.program, self.sender, trails)
+        self.heartbeat = SharedHeartbeat(Heartbeat.blank(world.size), world.rank, work.program, self.sender, trails)
         self.context = Context(
-            world.rank, world.size, device, world.keys, work.job.patience, self.board, self._report
+            world.rank, world.size, device, world.keys, work.job.patience, self.heartbeat, self._report
         )  # fmt: skip
         self.reports: list[StepReport] = []
         self.result: Everyone | None = None
@@ -165,7 +165,7 @@ class Worker(threading.Thread):
         torch.set_num_threads(self.work.job.threads)
         if context.device.type == "cuda":
             torch.cuda.set_device(context.device)
-        self.board.put(-1, CONNECTING)
+        self.heartbeat.put(-1, CONNECTING)
         before = _sockets()
         control = context.control = self.world.control_group(context.limit)
         self.groups.append(control)
@@ -177,7 +177,7 @@ class Worker(threading.Thread):
         since = time.perf_counter()
         context.clock = lambda: time.perf_counter() + began
         result = train_rank(self.work, context)
-        self.board.put(self.reports[-1].step, GATHERING)
+        self.heartbeat.put(self.reports[-1].step, GATHERING)
         until, ended = time.perf_counter(), clock_offset(group, self.machines)
         reports = [on_one_clock(r, since + began, until + began, ended - began) for r in self.reports]
         everyone: list[Any] = [None] * self.world.size

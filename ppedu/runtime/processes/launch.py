@@ -26,7 +26,7 @@ from ppedu.runtime.processes.rank_main import RankMain, Start, fresh_rank
 from ppedu.runtime.processes.rank_process import rank_process
 from ppedu.runtime.processes.watch import Place, Watch, how_it_ended
 from ppedu.runtime.processes.watch import Ranks as Watched
-from ppedu.runtime.rank.heartbeat import Board
+from ppedu.runtime.rank.heartbeat import Heartbeat
 from ppedu.runtime.rank.job import FOREVER, Settings
 
 END = 5.0  # seconds that killed ranks have to be gone
@@ -65,9 +65,9 @@ def run_ranks(
                 raise RunStopped("the run was stopped")
 
         def where(rank: int) -> Place:
-            return place(rank, *Board.read(ranks.cells, rank))
+            return place(rank, *Heartbeat.read(ranks.cells, rank))
 
-        ranks = Ranks(Board.blank(len(works)))
+        ranks = Ranks(Heartbeat.blank(len(works)))
         try:
             ranks.start(starts, held, check_stop)
             return Watch(ranks.watched(), where, on_message, timeout, check_stop).results()

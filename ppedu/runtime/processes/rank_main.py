@@ -26,7 +26,7 @@ from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.rank import channels
 from ppedu.runtime.rank.accelerator import many_connections
 from ppedu.runtime.rank.channels import Group, connect
-from ppedu.runtime.rank.heartbeat import CONNECTING, STARTING, Board
+from ppedu.runtime.rank.heartbeat import CONNECTING, STARTING, Heartbeat
 from ppedu.runtime.rank.interpreter import Rank
 from ppedu.runtime.rank.job import RankResult, Settings, StepReport, Work
 from ppedu.runtime.rank.replicas import copy_sets
@@ -40,7 +40,7 @@ class Context:
     """What a rank's work finds when it begins.
 
     control: a gloo group of all ranks. store: where they meet. limit: how long the transport waits for a message.
-    board: where the rank publishes what it does. report: takes what each step came to.
+    heartbeat: where the rank publishes what it does. report: takes what each step came to.
     computes: whether an error would be the rank's own, and not that of a message.
     """
 
@@ -49,7 +49,7 @@ class Context:
     device: torch.device
     store: Any
     limit: timedelta
-    board: Board
+    heartbeat: Heartbeat
     report: Callable[[StepReport], None]
     control: dist.ProcessGroup | None = None
     group: Group | None = None
@@ -85,8 +85,8 @@ RankMain = Callable[[Any, Context], Any]
 def rank_of(work: Work, context: Context) -> Rank:
     """The interpreter of the work's program, ready to run."""
     group = context.connect(work)
-    context.board.put(-1, STARTING)
-    rank = Rank(work, group, context.report, context.board, context.clock)
+    context.heartbeat.put(-1, STARTING)
+    rank = Rank(work, group, context.report, context.heartbeat, context.clock)
     context.computes = lambda: rank.current is not None
     return rank
 
@@ -113,7 +113,7 @@ class Start:
 
 def fresh_rank(sender: Sender, cells: Any, start: Start) -> Any:
     """The main of a rank in a process of its own, in a world of its own with the others, all on this machine."""
-    board = Board(cells, start.rank)
+    heartbeat = Heartbeat(cells, start.rank)
     device = pick_device(start.device, start.rank)
     work = pickle.loads(start.work)
     torch.set_num_threads(start.threads)
@@ -121,9 +121,9 @@ def fresh_rank(sender: Sender, cells: Any, start: Start) -> Any:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     os.environ.setdefault("USE_LIBUV", "0")
     store = dist.FileStore(start.rendezvous, start.size)  # type: ignore[attr-defined]
-    board.put(-1, CONNECTING)
+    heartbeat.put(-1, CONNECTING)
     shared = store if torch.cuda.is_available() else None  # else no rank has a device to tell of
-    context = Context(start.rank, start.size, device, shared, start.limit, board, lambda r: sender.send("step", r))
+    context = Context(start.rank, start.size, device, shared, start.limit, heartbeat, lambda r: sender.send("step", r))
     with context.lost_peers_marked():
         dist.init_process_group("gloo", store=store, rank=start.rank, world_size=start.size, timeout=start.limit)
         context.control = dist.distributed_c10d._get_default_group()

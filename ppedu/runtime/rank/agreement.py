@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ppedu.runtime.model.batches import batch_of, check_batch, microbatch_sizes
 from ppedu.runtime.rank.channels import Form, Group
-from ppedu.runtime.rank.heartbeat import ANNOUNCING, AWAITING_BATCH, AWAITING_LOSS, READING, Board
+from ppedu.runtime.rank.heartbeat import ANNOUNCING, AWAITING_BATCH, AWAITING_LOSS, READING, Heartbeat
 from ppedu.runtime.rank.job import Work
 
 
@@ -34,8 +34,8 @@ class StepBatch:
 class Agreement:
     """One rank's part in what all agree on. first, last: whether it holds an end of a chain."""
 
-    def __init__(self, work: Work, group: Group, board: Board, first: bool, last: bool) -> None:
-        self.work, self.group, self.board, self.first, self.last = work, group, board, first, last
+    def __init__(self, work: Work, group: Group, heartbeat: Heartbeat, first: bool, last: bool) -> None:
+        self.work, self.group, self.heartbeat, self.first, self.last = work, group, heartbeat, first, last
         schedule = work.job.schedule
         n, rank_of = schedule.chain_length, schedule.rank_of_stage
         self.m, self.first_rank, self.last_ranks = (
@@ -52,7 +52,7 @@ class Agreement:
         inputs: Sequence[Tensor] = ()
         targets: Sequence[Tensor] = ()
         if self.work.data is not None:
-            self.board.put(step, READING)
+            self.heartbeat.put(step, READING)
             x, y = batch_of(self.work.data, step)
             check_batch(x, y, self.m)
             count = len(x)
@@ -62,12 +62,12 @@ class Agreement:
             if self.last:
                 targets = y.to(self.group.device).tensor_split(self.m)
         if self.group.rank == self.first_rank:
-            self.board.put(step, ANNOUNCING)
+            self.heartbeat.put(step, ANNOUNCING)
             for other in self.others:
                 self.group.send_number(count, other).wait()
                 self.group.send_number(sample, other).wait()
         else:
-            self.board.put(step, AWAITING_BATCH)
+            self.heartbeat.put(step, AWAITING_BATCH)
             agreed, sample = (int(self.group.receive_number(self.first_rank)) for _ in range(2))
             if self.work.data is not None and count != agreed:
                 raise ValueError(
@@ -80,7 +80,7 @@ class Agreement:
     def stop(self, step: int, not_finite: bool) -> bool:
         """The last ranks, which alone know the loss, tell the others before anyone's optimizer moves a weight. They knew
         before their last backward began, so this waits for little."""
-        self.board.put(step, AWAITING_LOSS)
+        self.heartbeat.put(step, AWAITING_LOSS)
         sent = [self.group.send_number(not_finite, other) for other in self.others] if self.last else []
         told = [self.group.receive_number(source) for source in self.last_ranks if source != self.group.rank]
         for work in sent:

@@ -27,7 +27,7 @@ PLACES = {
 WAITING = (ANNOUNCING, AWAITING_BATCH, FLUSHING, CONNECTING, AWAITING_LOSS, SUMMING, GATHERING)  # for other ranks
 
 
-class Board:
+class Heartbeat:
     """Where a rank publishes what it is doing, in memory that the process which started it can read.
 
     Three numbers a rank: the step, the instruction's number in the program (or one of PLACES), and since when.
@@ -51,5 +51,5 @@ class Board:
     @staticmethod
     def read(cells: Sequence[float], rank: int) -> tuple[int, int, float]:
         """(step, instruction, since when) of a rank."""
-        step, at, since = cells[rank * Board.WIDTH : (rank + 1) * Board.WIDTH]
+        step, at, since = cells[rank * Heartbeat.WIDTH : (rank + 1) * Heartbeat.WIDTH]
         return int(step), int(at), since

@@ -18,7 +18,7 @@ from ppedu.core.schedule import dependencies
 from ppedu.runtime.model.shapes import explained
 from ppedu.runtime.rank.agreement import Agreement, StepBatch
 from ppedu.runtime.rank.channels import Channels, Form, Group, machine_id
-from ppedu.runtime.rank.heartbeat import FLUSHING, RETURNING, STEPPING, SUMMING, Board
+from ppedu.runtime.rank.heartbeat import FLUSHING, RETURNING, STEPPING, SUMMING, Heartbeat
 from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.rank.lower import Instruction, Recv, Send
 from ppedu.runtime.rank.rehearsal import Way, part_of, rehearsed, unnoticed
@@ -32,10 +32,15 @@ class Rank:
     """One rank of a run: `run()` trains and returns its part of the model."""
 
     def __init__(
-        self, work: Work, group: Group, report: Callable[[StepReport], None], board: Board, clock: Callable[[], float]
+        self,
+        work: Work,
+        group: Group,
+        report: Callable[[StepReport], None],
+        heartbeat: Heartbeat,
+        clock: Callable[[], float],
     ) -> None:
         job = self.job = work.job
-        self.work, self.group, self.report, self.board, self.clock = work, group, report, board, clock
+        self.work, self.group, self.report, self.heartbeat, self.clock = work, group, report, heartbeat, clock
         self.schedule, self.gpu = job.schedule, group.gpu
         self.train = self.schedule.kinds != {Kind.F}
         self.meter = Meter()
@@ -48,7 +53,7 @@ class Rank:
         }
         self.is_last = any(stage.loss_fn is not None for stage in self.stages.values())
         is_first = any(stage.first for stage in self.stages.values())
-        self.agreement = Agreement(work, group, board, is_first, self.is_last)
+        self.agreement = Agreement(work, group, heartbeat, is_first, self.is_last)
         self.channels = Channels(group, work.program, stamped=job.pace is not None and job.pace.transfer > 0)
         weights = [w for stage in self.stages.values() for w in stage.weights]
         with job.settings.on(group.device):
@@ -69,7 +74,7 @@ class Rank:
         torch.manual_seed(self.job.seed + self.work.rank)
         with self.job.settings.on(self.group.device):
             self._train()
-        self.board.put(self.step, RETURNING)
+        self.heartbeat.put(self.step, RETURNING)
         return self._result()
 
     def _train(self) -> None:
@@ -81,11 +86,11 @@ class Rank:
             self.meter.active = False  # the next steps keep as much: the hooks need not cost them time
             stop = self.agreement.stop(step, report.not_finite is not None)
             if self.schedule.chains > 1 and self.train:
-                self.board.put(self.step, SUMMING)
+                self.heartbeat.put(self.step, SUMMING)
                 weights: dict[int, Sequence[Tensor]] = {s: stage.weights for s, stage in self.stages.items()}
                 report.summed = sum_gradients(self.schedule, self.group, weights, self.clock)
             if self.optimizer and not stop:
-                self.board.put(self.step, STEPPING)
+                self.heartbeat.put(self.step, STEPPING)
                 self.optimizer.step()
             self.report(report)
             if stop:
@@ -101,13 +106,13 @@ class Rank:
         by_events = self.gpu is not None and self.job.pace is None
         timer: Timer = self._timer() if by_events else ClockTimer(self.clock)
         self._interpret(enumerate(self.work.program), self.channels, timer, self.job.pace)
-        self.board.put(self.step, FLUSHING)
+        self.heartbeat.put(self.step, FLUSHING)
         self.channels.end_step()
         return self._report(timer.moments())
 
     def _timer(self) -> Timer:
         assert self.gpu is not None
-        return EventTimer(self.clock, self.gpu, lambda at: self.board.put(self.step, at))
+        return EventTimer(self.clock, self.gpu, lambda at: self.heartbeat.put(self.step, at))
 
     def _rehearse(self, forms: Sequence[Form]) -> None:
         """Run a microbatch of each shape that is new, before any message of the step is on its way."""
@@ -133,13 +138,13 @@ class Rank:
     def _interpret(
         self, program: Iterable[tuple[int, Instruction]], channels: Channels, timer: Timer, pace: Costs | None
     ) -> None:
-        """Run instructions, each with its number: what the board shows."""
+        """Run instructions, each with its number: what the heartbeat shows."""
         self.ready, self.losses = {}, []
         waits_at: int | None = None
         try:
             for at, instruction in program:
                 if isinstance(instruction, Recv):
-                    self.board.put(self.step, at)
+                    self.heartbeat.put(self.step, at)
                     self.ready[instruction.action] = channels.take(instruction.source)
                     waits_at = at  # on NCCL the GPU waits for it, not the host
                     if pace is not None and self.gpu is not None:
@@ -147,7 +152,7 @@ class Rank:
                 elif isinstance(instruction, Send):
                     if channels.group.through_host:
                         timer.settle()  # the copy to the host waits for what it copies: that is computing, not sending
-                    self.board.put(self.step, at)
+                    self.heartbeat.put(self.step, at)
                     tensor, stamp = self.ready.pop(instruction.action)
                     channels.send(instruction.action, tensor, instruction.to, stamp)
                 else:
@@ -160,13 +165,13 @@ class Rank:
     def _operation(
         self, at: int, waits_at: int | None, entry: Entry, channels: Channels, timer: Timer, pace: Costs | None
     ) -> None:
-        self.board.put(self.step, at)
+        self.heartbeat.put(self.step, at)
         if pace is None:
             channels.tidy()
         else:
             self._await_transfer(entry, pace)
         timer.start(at, waits_at)
-        self.board.put(self.step, at)  # meanwhile it showed what the GPU is at
+        self.heartbeat.put(self.step, at)  # meanwhile it showed what the GPU is at
         if pace is None:
             self._mathematics(entry, timer)
             end = timer.end()
@@ -189,7 +194,7 @@ class Rank:
         is the likely cause."""
         if oldest is None or not _is_of_gpu(error):
             return
-        self.board.put(self.step, oldest)
+        self.heartbeat.put(self.step, oldest)
         error.remark = (  # type: ignore[attr-defined]
             "a GPU tells of a fault late: this is the oldest operation that was not over yet, and the next one may be the "
             "cause as well. CUDA_LAUNCH_BLOCKING=1 tells for sure"

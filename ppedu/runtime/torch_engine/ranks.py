@@ -73,10 +73,10 @@ def place(work: Work, step: int, at: int, since: float) -> Place:
 
 
 def train_rank(work: Work, context: Context) -> RankResult:
-    job, board, order = work.job, context.board, work.job.schedule.orders[work.at.pipeline]
+    job, heartbeat, order = work.job, context.heartbeat, work.job.schedule.orders[work.at.pipeline]
     logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # who fails is reported once, by the parent
-    board.put(-1, STARTING)
-    track = Track(order, job.pace, board.put)
+    heartbeat.put(-1, STARTING)
+    track = Track(order, job.pace, heartbeat.put)
     context.computes = lambda: track.busy
     runtime = runtime_of(job.schedule, work.modules, job.loss_fn, context.device, None, track)
     weights = [w for module in work.modules.values() for w in module.parameters() if w.requires_grad]
@@ -90,12 +90,12 @@ def train_rank(work: Work, context: Context) -> RankResult:
         stop = torch.tensor([float(report.not_finite is not None)], device="cpu")
         dist.broadcast(stop, src=job.schedule.rank_of_stage[-1])
         if optimizer and not stop.item():
-            board.put(step, STEPPING)
+            heartbeat.put(step, STEPPING)
             optimizer.step()
         context.report(report)
         if stop.item():
             break
-    board.put(step, RETURNING)
+    heartbeat.put(step, RETURNING)
     return _result(work)
 
 

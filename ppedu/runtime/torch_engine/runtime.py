@@ -42,7 +42,7 @@ for _owner, _names in _USED.items():
 
 HAS_PAIRS = hasattr(schedules, "OVERLAP_F_B")
 LOGGER = schedules.__name__
-LEARNING_SHAPES = -100  # where a rank is on its board, besides the places of board.py
+LEARNING_SHAPES = -100  # where a rank is on its heartbeat, besides the places of heartbeat.py
 
 
 class Track:
