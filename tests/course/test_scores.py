@@ -6,19 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
 import ppedu
 import ppedu.course
-from ppedu.core.timeline import Span, Timeline
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
 from ppedu.course import store as files
+from ppedu.course.scoreboard import enter
 from ppedu.course.scoreboard.board import ScoreBoard
 from ppedu.course.scoreboard.collect import collect
 
-store = import_module("ppedu.course.scoreboard.scores")  # in its package the name is the function's
 COSTS = ppedu.Costs(forward=[2, 2, 3, 2], input_grad=[2, 2, 3, 2], weight_grad=[1, 1, 2, 1], transfer=1)
 CHALLENGE = ppedu.course.Challenge(p=4, m=8, costs=COSTS, memory_limit=4)
 SMALL = ppedu.course.Challenge(p=2, m=2)
@@ -30,7 +30,7 @@ SLOWER = ppedu.Schedule.from_text("F0 B0 F1 B1\nF0 B0 F1 B1", name="slow")  # na
 def home(monkeypatch, tmp_path):
     """A reader who starts today."""
     monkeypatch.setenv("PPEDU_HOME", str(tmp_path / "home"))
-    store._kept.clear()
+    enter._kept.clear()
     return tmp_path / "home"
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ppedu.course.scoreboard.challenge import Challenge
-from ppedu.course.scoreboard.scores import score, scores
+from ppedu.course.scoreboard.enter import score, scores
 
 __all__ = ["Challenge", "score", "scores"]
