@@ -59,9 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.ignore = [*(config.option.ignore or ()), *map(str, ignored)]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist writes groups into names
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers share out files, so that a file's fixtures are made once; all that needs a browser counts as one file."""
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not item.get_closest_marker("apart"):
             group = "browser" if item.get_closest_marker("browser") else item.path.relative_to(ROOT).as_posix()
             item.add_marker(pytest.mark.xdist_group(group))

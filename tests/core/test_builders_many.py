@@ -24,6 +24,8 @@ from ppedu.schedules import SCHEDULES, gpipe, interleaved, looped_bfs, one_f_one
 from ppedu.schedules import dualpipe as build_dualpipe
 from ppedu.schedules import dualpipev as build_dualpipev
 
+pytestmark = pytest.mark.slow  # every schedule, over a wide range of p and m
+
 OLD = ("naive", "gpipe", "1f1b")
 NEW = ("interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipev")
 RING, VEE = ("interleaved", "looped_bfs"), ("zb_v", "dualpipe", "dualpipev")

@@ -479,6 +479,7 @@ def test_strange_costs(costs, limit):
 # what it tells
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_only_gets_better():
     told = []
     costs = uneven(4)
@@ -562,6 +563,7 @@ def test_the_result_reads_well():
     assert (again.schedule, again.makespan, again.gap) == (best.schedule, 27, 0)
 
 
+@pytest.mark.slow
 def test_a_large_problem_starts_from_a_rule_if_there_is_time():
     """16 ranks, 256 microbatches, room for 8: of the built-ins naive alone fits, at 8 times what the rules reach."""
     asked = problem(16, 256, Costs(1, input_grad=1.1, weight_grad=0.7), 8, True, None)

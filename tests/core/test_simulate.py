@@ -160,6 +160,7 @@ def test_dualpipe_idles_as_its_authors_say(schedule, devices, pair):
 # any schedule
 
 
+@pytest.mark.slow
 @given(legal_schedules(), st.data())
 @settings(max_examples=300)
 def test_each_entry_starts_as_soon_as_it_can_and_no_sooner(schedule, data):

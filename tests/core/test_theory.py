@@ -73,6 +73,7 @@ def or_none(form, *case, **given_):
         return None
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=600)
 def test_idle_time_and_makespan_of_every_schedule(case):
@@ -98,6 +99,7 @@ def test_idle_time_in_a_ranks_own_span(case):
     assert max(idle) == pytest.approx(found, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=400)
 def test_peaks_of_every_schedule(case):

@@ -91,6 +91,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_can_be_run(trained, tmp_path, capsys, name):
     assert cli.main(["run", "--out", str(tmp_path), "--schedule", name, "-p", "2", "-m", "4", "--pace", "20,40"]) == 0
@@ -121,6 +122,7 @@ def test_compare_is_no_microbatches_gpipe_and_1f1b(trained, tmp_path, capsys):
     assert "the whole batch is paced as m microbatches in a row" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_compare_takes_any_schedules(trained, tmp_path, capsys):
     options = ["--schedules", "gpipe, 1f1b,interleaved", "--pace", "20", "-v", "4"]
     assert cli.main(["compare", "--out", str(tmp_path), *options]) == 0
@@ -134,6 +136,7 @@ def test_compare_takes_any_schedules(trained, tmp_path, capsys):
     assert (tmp_path / "compare-p4-m8-v4-interleaved.trace.json").exists()
 
 
+@pytest.mark.slow
 def test_names_may_be_written_as_tables_show_them(trained, tmp_path, capsys):
     assert cli.main(["run", "--out", str(tmp_path), "--pace", "20", "--schedule", "ZB-H1"]) == 0
     assert (
@@ -144,6 +147,7 @@ def test_names_may_be_written_as_tables_show_them(trained, tmp_path, capsys):
         assert (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_names_may_be_those_of_the_builders(trained, tmp_path, capsys):
     assert cli.main(["run", "--out", str(tmp_path), "--pace", "20", "--schedule", "one_f_one_b"]) == 0
     assert (tmp_path / "1f1b-p4-m8.png").exists()

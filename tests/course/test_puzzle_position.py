@@ -120,6 +120,7 @@ def test_every_position_of_a_small_board(board):
     assert refused > 2 * len(seen)
 
 
+@pytest.mark.slow
 @given(boards, st.integers(0, 2**32))
 def test_random_ways_through_larger_boards(board, seed):
     chance = random.Random(seed)
@@ -261,6 +262,7 @@ def test_what_is_behind_a_waiting_operation_of_another_rank():
     assert waiting[1].message == "rank 2's F0 waits for rank 1's F0, which cannot run yet either"
 
 
+@pytest.mark.slow
 @given(boards, st.integers(0, 2**32))
 def test_positions_come_back_from_their_text(board, seed):
     chance, position = random.Random(seed), board.start

@@ -56,6 +56,7 @@ def test_a_new_one_shows_its_level(view):
     assert one.text == "\n\n\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
 def test_each_level_is_solved_through_the_page(view, number):
     one = view(number)
@@ -82,7 +83,7 @@ def test_a_board_with_two_stages_on_each_rank(view):
     assert one.scene["tracks"][0]["waiting"][0][1:3] == ("2F0", "F")
     one.text = interleaved(2, 2, 2).to_csv()
     assert one.board["said"] == ("solved", "Solved. This is interleaved 1F1B.")
-    assert one._jobs()[0].schedule.name == "interleaved 1F1B"
+    assert one._jobs()[0][0].name == "interleaved 1F1B"
 
 
 def test_a_board_where_a_backward_is_two(view):

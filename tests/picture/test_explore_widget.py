@@ -295,6 +295,7 @@ def test_comparing_stages_of_different_size(comparison):
         comparison.p = 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ppedu.SCHEDULES)
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 1), (4, 3), (16, 64)])
 def test_every_schedule_has_its_view(name, p, m):

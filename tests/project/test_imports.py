@@ -160,6 +160,7 @@ def test_a_private_import_is_found(tmp_path):
     assert private_imports(tmp_path) == ["a imports _word of ppedu.core.text"]
 
 
+@pytest.mark.slow
 def test_the_library_never_loads_the_course(root, fresh_python):
     """Not even where it looks a module up by its name, which no list of imports shows."""
     names = [name for name, _ in modules(root / "ppedu") if name.partition(".")[0] not in {*TOP, "course"}]

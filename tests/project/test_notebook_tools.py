@@ -127,6 +127,7 @@ def test_a_handout_has_everything_but_the_solutions(handout):
         assert "<summary>Solution" not in (handout / path.name).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_handout_breaks_no_rule_but_that_of_solutions(handout):
     for path in sorted(handout.glob("*.ipynb")):
         asked = registry.asked(path.name[:2])
@@ -179,6 +180,7 @@ def sections(html: str) -> list[str]:
     return [re.sub(r"<[^>]+>|\s+", " ", part) for part in re.findall(r"<section>(.*?)</section>", html, re.DOTALL)]
 
 
+@pytest.mark.slow
 def test_slides_follow_the_slide_types_and_pictures_stand_alone(script, tmp_path):
     html = script("slides").export(talk(tmp_path / "00_talk.ipynb"), tmp_path / "out").read_text("utf-8")
     first, second, picture, rest = sections(html)
@@ -202,6 +204,7 @@ def exported(script, tmp_path_factory) -> dict[str, Path]:
     return {path.stem: script("slides").export(path, folder) for path in all_notebooks()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [path.stem for path in all_notebooks()])
 def test_slides_need_no_network(exported, name):
     html = exported[name].read_text("utf-8")
