@@ -1,11 +1,12 @@
-"""What a live view draws, as plain data: the numbers of timelines, and the words for whatever one can point at.
+"""What a picture of timelines is made of, as plain data: what matplotlib draws (`ppedu.picture.paper`), and as JSON the page.
 
-The page has no rules of its own: what an operation needs comes from `dependencies`, why a rank is idle from
-`Timeline.gaps`. The format is described at the top of view.js.
+Neither of the two has rules of its own: what an operation needs comes from `dependencies`, why a rank is idle from
+`Timeline.gaps`, words from `labels`, colours from `palette`. The format is described at the top of view.js.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,9 +16,11 @@ from ppedu.core.schedule import Schedule, dependencies
 from ppedu.core.spans import Span
 from ppedu.core.timeline import Timeline
 from ppedu.core.waits import Gap
+from ppedu.picture import labels
+from ppedu.picture.palette import PAGE, SHAPE, WORD, box_colors
 
 Scene: TypeAlias = dict[str, Any]
-Pale: TypeAlias = float | tuple[float, ...]
+Parts: TypeAlias = tuple[tuple[str, float, float], ...]
 _DIGITS = 6  # of times in a scene: more are rounding, and cost time on the way
 KEEPS: dict[str, str] = {
     "I": "frees nothing: its activations are kept until its W has run",
@@ -32,7 +35,8 @@ class Structure:
 
     first: the number of each rank's first operation, and the number of them all.
     names, kinds, microbatches: one an operation. index: the number of each action.
-    pale: from 0 for the first stage of a rank up, for its last; two of them for a pair; None where every rank holds one.
+    shades: what kinds of boxes there are, as (kind, how pale): the later the stage on its rank, the paler.
+    shade: for each operation its number in `shades`; two of them for a pair.
     """
 
     first: tuple[int, ...]
@@ -40,7 +44,8 @@ class Structure:
     kinds: tuple[str, ...]
     microbatches: tuple[int, ...]
     index: dict[Action, int]
-    pale: tuple[Pale, ...] | None
+    shades: tuple[tuple[str, float], ...]
+    shade: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +68,41 @@ class Track:
     waiting: tuple[tuple[int, str, str, str], ...] = ()
 
 
+def tracks_of(
+    groups: Sequence[Sequence[Timeline]],
+    transfer: float | None = 0.0,
+    structures: Sequence[Structure | None] = (),
+) -> list[Track]:
+    """Timelines as tracks with their headings; those of a group share their ranks.
+
+    transfer: what a message takes in the first timeline of a group. structures: of those first ones, where known.
+    """
+    known = [*structures, *[None] * len(groups)]
+    return [
+        Track(t, group, word, () if n else title, 0.0 if n else transfer, None if n else known[group])
+        for group, (timelines, title) in enumerate(zip(groups, labels.titles(groups), strict=True))
+        for n, (t, word) in enumerate(zip(timelines, labels.words_of(timelines), strict=True))
+    ]
+
+
 def scene(
     number: int,
     tracks: Sequence[Track],
     *,
-    caption: str = "",
-    label: str = "time (units of F)",
+    predicted: str = "",
+    label: str = "",
     span: float | None = None,
     budget: int | None = None,
     marks: Sequence[tuple[float, str]] = (),
     whole: bool = True,
     activations: bool = False,
 ) -> Scene:
-    """All that is drawn, ready for JSON. Timelines share a unit; seconds are shown as milliseconds.
+    """All that is drawn, ready for JSON. Timelines have one unit in it, and start at 0.
 
-    span: where the time axis ends, by default with the longest timeline. marks: (time, label) of dashed lines.
+    predicted: what the caption says of the predictions, in place of their own words. label: of the time axis, where it is
+        known better than from the timelines.
+    span: where the time axis ends, by default with the longest timeline. marks: (time, label) of dashed lines. Both are in
+        the first timeline's unit.
     whole: with what `details` has. A large scene is on the page sooner without, and its details follow.
     activations: what is in flight as `Timeline.peak_activations` counts it, so that schedules with stages of other sizes
         compare; else in stage-microbatches.
@@ -89,34 +114,51 @@ def scene(
     >>> drawn["tracks"][0]["gaps"][0]
     (0, 2.0, 3.0, "rank 0 is idle from 2 to 3: it waits for rank 1's B0, which ended at 3", 2, 5)
     """
-    scale = _scale(tracks)
-    drawn = [_track(track, scale, activations) for track in tracks]
+    timelines = [track.timeline for track in tracks]
+    unit, scales = labels.units_of(timelines)
+    drawn = [_track(track, scale, activations) for track, scale in zip(tracks, scales, strict=True)]
     if whole:
         for one, more in zip(drawn, details(number, tracks)["tracks"], strict=True):
             one.update(more)
+    held = "activations" if activations else "in flight"
     return {
         "number": number,
-        "unit": "ms" if scale == 1e3 else tracks[0].timeline.unit,
-        "label": "time (ms)" if scale == 1e3 else label,
+        "unit": unit.replace("us", "µs"),
+        "label": labels.time_label(timelines, unit) if unit or not label else label,
         "integer": all(end == int(end) for one in drawn for end in one["end"]),
-        "span": max((one["makespan"] for one in drawn), default=0.0) if span is None else round(span * scale, _DIGITS),
+        "span": max((one["makespan"] for one in drawn), default=0.0)
+        if span is None
+        else round(span * scales[0], _DIGITS),
         "peak": max((max(one["peaks"]) for one in drawn), default=0),
         "budget": budget,
-        "held": "activations" if activations else "in flight",
-        "caption": caption,
-        "marks": [{"time": time * scale, "label": text} for time, text in marks],
+        "held": held,
+        "key": _key(drawn, held),
+        "caption": labels.caption(timelines, predicted),
+        "marks": [{"time": time * scales[0], "label": text} for time, text in marks],
         "tracks": drawn,
     }
 
 
 def details(number: int, tracks: Sequence[Track]) -> Scene:
     """What a scene says when one points at it: what operations need, why ranks are idle; and the critical path."""
-    scale = _scale(tracks)
-    return {"number": number, "tracks": [_details(track, scale) for track in tracks]}
+    _, scales = labels.units_of([track.timeline for track in tracks])
+    return {"number": number, "tracks": [_details(track, scale) for track, scale in zip(tracks, scales, strict=True)]}
 
 
-def _scale(tracks: Sequence[Track]) -> float:
-    return 1e3 if tracks[0].timeline.unit == "s" else 1.0
+def _key(drawn: Sequence[dict[str, Any]], held: str) -> list[tuple[str, str, Parts]]:
+    """What the shapes mean, as (kind, word, what it is made of), in the order of the letters."""
+    kinds = {kind for one in drawn for kind in one["kind"]}
+    shown: list[tuple[str, str, Parts]] = [
+        (kind, word, ((kind, *SHAPE[kind]),)) for kind, word in WORD.items() if kind in kinds
+    ]
+    if any(len(kind) > 1 for kind in kinds):
+        shown.append(("pair", "both at once", (("F", 0.0, 0.5), ("B", 0.5, 1.0))))
+    return [
+        *shown,
+        ("idle", "bubble", (("idle", 0.0, 1.0),)),
+        ("in flight", held, (("strip", 0.1, 0.9), ("in flight", 0.5, 0.9))),
+        ("path", "critical path", (("paper", 0.0, 1.0),)),
+    ]
 
 
 def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = None) -> Structure:
@@ -129,7 +171,7 @@ def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = Non
     index = {part: number for number, entry in enumerate(entries) for part in entry.actions}
     kinds = tuple("".join(part.kind.value for part in entry.actions) for entry in entries)
     microbatches = tuple(entry.actions[0].microbatch for entry in entries)
-    return Structure(tuple(first), _names(schedule, entries), kinds, microbatches, index, _pale(schedule, entries))
+    return Structure(tuple(first), _names(schedule, entries), kinds, microbatches, index, *_shades(schedule, entries))
 
 
 def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
@@ -145,17 +187,17 @@ def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _pale(schedule: Schedule, entries: Sequence[Entry]) -> tuple[Pale, ...] | None:
-    if schedule.one_stage_per_rank:
-        return None
-    held: dict[int, list[int]] = {}
-    for stage, rank in enumerate(schedule.rank_of_stage):
-        held.setdefault(rank, []).append(stage)
-    shade = {s: 0.5 * n / max(1, len(stages) - 1) for stages in held.values() for n, s in enumerate(stages)}
-    return tuple(
-        shade[entry.stage] if isinstance(entry, Action) else tuple(shade[part.stage] for part in entry.actions)
+def _shades(
+    schedule: Schedule, entries: Sequence[Entry]
+) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[int, ...], ...]]:
+    held = [schedule.stages_of(rank) for rank in range(schedule.num_ranks)]
+    pale = {stage: 0.5 * n / max(1, len(stages) - 1) for stages in held for n, stage in enumerate(stages)}
+    found: dict[tuple[str, float], int] = {}
+    shade = [
+        tuple([found.setdefault((part.kind.value, pale[part.stage]), len(found)) for part in entry.actions])
         for entry in entries
-    )
+    ]
+    return tuple(found), tuple(shade)
 
 
 def _lanes(t: Timeline) -> list[tuple[Span, ...]]:
@@ -164,8 +206,9 @@ def _lanes(t: Timeline) -> list[tuple[Span, ...]]:
 
 def _clock(t: Timeline, scale: float) -> Callable[[float], float]:
     """From the timeline's times to the picture's."""
-    start = t.start
-    return lambda time: round((time - start) * scale, _DIGITS)
+    start, longest = t.start, t.makespan * scale
+    digits = _DIGITS if longest >= 1 or not longest else _DIGITS - math.floor(math.log10(longest))
+    return lambda time: round((time - start) * scale, digits)
 
 
 def _known(track: Track) -> Structure:
@@ -175,7 +218,7 @@ def _known(track: Track) -> Structure:
 
 def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
     t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
-    size = t.schedule.num_ranks / t.schedule.chain_length if activations else 1
+    size = t.schedule.stage_size if activations else 1
     spans = [span for lane in _lanes(t) for span in lane]
     ranks = range(t.schedule.num_ranks)
     return {
@@ -194,10 +237,22 @@ def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
         "curve": [[x for time, count in t.in_flight(rank) for x in (at(time), size * count)] for rank in ranks],
         "peaks": tuple(size * peak for peak in t.peak_in_flight),
         "phases": _phases(t, at),
-        "pale": known.pale,
+        "shade": known.shade,
+        "colors": {theme: [_colors(*shade, theme) for shade in known.shades] for theme in PAGE},
         "arrives": not t.measured and track.transfer is not None,
         "waiting": track.waiting,
     }
+
+
+def _colors(kind: str, pale: float, theme: str) -> tuple[str, ...]:
+    """Fill and text of a box; then, paler, where the critical path is shown and the box is not on it."""
+    return *box_colors(kind, pale, theme), *box_colors(kind, 0.5 + pale / 2, theme)
+
+
+def path(track: Track) -> list[int]:
+    """The operations of the critical path."""
+    known = _known(track)
+    return [known.index[span.action.actions[0]] for span in track.timeline.critical_path()]
 
 
 def _details(track: Track, scale: float) -> dict[str, Any]:
@@ -209,7 +264,7 @@ def _details(track: Track, scale: float) -> dict[str, Any]:
         "needs": needs,
         "there": _arrivals(spans, needs, track.transfer, at) if track.transfer else None,
         "gaps": [_gap(gap, known, at) for rank in range(t.schedule.num_ranks) for gap in t.gaps(rank)],
-        "path": [known.index[span.action.actions[0]] for span in t.critical_path()],
+        "path": path(track),
     }
 
 

@@ -21,8 +21,10 @@ from matplotlib.transforms import Bbox
 from ppedu.core.costs import Costs
 from ppedu.core.schedule import Schedule, dependencies
 from ppedu.core.simulate import simulate
-from ppedu.core.timeline import Span, Timeline
-from ppedu.picture.paper import PALETTE, SHAPE, plot_compare, plot_memory, plot_timeline, style
+from ppedu.core.spans import Span
+from ppedu.core.timeline import Timeline
+from ppedu.picture.palette import PALETTE, SHAPE, ink_on, mix
+from ppedu.picture.paper import plot_compare, plot_memory, plot_timeline
 from ppedu.schedules import dualpipe, dualpipev, forward_only, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_v
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -106,6 +108,7 @@ def said(ax: Axes) -> str:
 # text that fits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "p", "m", "backward", "in_flight"),
     [
@@ -176,6 +179,7 @@ def pictures() -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pictures())
 def test_no_text_is_over_another_or_cut_off_in_any_kind_of_picture(name, monkeypatch):
     ax = pictures()[name]()
@@ -184,6 +188,7 @@ def test_no_text_is_over_another_or_cut_off_in_any_kind_of_picture(name, monkeyp
     assert outside(ax, texts) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(8, 3.2), (6, 2.5), (4, 2.5), (12, 8)])
 def test_no_text_is_over_another_on_axes_of_another_size(size, monkeypatch):
     figure, ax = plt.subplots(figsize=size, layout="constrained")
@@ -302,8 +307,8 @@ def test_shapes_tell_kinds_apart():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pale", [0.0, 0.5])
 def test_text_on_a_box_is_readable(kind, pale):
-    fill = style.mix(PALETTE[kind], pale)
-    assert contrast(style.ink_on(fill), fill) > 4.5  # WCAG 2.2, level AA
+    fill = mix(PALETTE[kind], pale)
+    assert contrast(ink_on(fill), fill) > 4.5  # WCAG 2.2, level AA
 
 
 # what the picture says
@@ -330,8 +335,9 @@ def test_many_ranks_are_summed_up_in_the_title():
         (Costs(forward=2, backward=2), "time (units)"),
         (Costs(forward=[1, 2, 1, 1], backward=2), "time (units)"),
         (Costs(forward=0.02, backward=0.02, unit="s"), "time (ms)"),
-        (Costs(forward=0.2, backward=0.2, unit="s"), "time (s)"),
-        (Costs(forward=200, backward=200, unit="ms"), "time (s)"),
+        (Costs(forward=0.2, backward=0.2, unit="s"), "time (ms)"),
+        (Costs(forward=2, backward=2, unit="s"), "time (s)"),
+        (Costs(forward=2000, backward=2000, unit="ms"), "time (s)"),
         (Costs(forward=1e-5, backward=1e-5, unit="s"), "time (µs)"),
         (Costs(unit="ticks"), "time (ticks)"),
     ],
@@ -556,8 +562,13 @@ def test_schedules_with_other_stages_count_alike():
     whole = simulate(one_f_one_b(p=4, m=8), Costs(1, backward=2))
     both = plot_compare([whole, halves])
     texts = [text.get_text() for text in both.texts]
-    assert [text.partition("in flight ")[2] for text in texts if "makespan" in text] == ["4 3 2 1", "4 4 4 4"]
+    heads = [text.partition("in flight ")[2] for text in texts if "makespan" in text]
+    assert heads == ["4 3 2 1", "8 8 8 8   activations 4 4 4 4"]
     assert texts.count("peak 4") == 5
-    assert "microbatches on 1/p of the model" in " ".join(texts).replace("\n", " ")
-    assert plot_memory([whole, halves]).get_title(loc="left") == "Peak in flight   1F1B 4 3 2 1   ZB-V 4 4 4 4"
-    assert plot_timeline(halves).get_title(loc="left").endswith("in flight 8 8 8 8")  # alone: in its own stages
+    assert "In flight: microbatches on one stage; activations: on 1/p" in " ".join(texts).replace("\n", " ")
+    memory = plot_memory([whole, halves])
+    assert memory.get_title(loc="left") == "Peak activations   1F1B 4 3 2 1   ZB-V 4 4 4 4"
+    assert memory.get_ylabel() == "peak activations (microbatches on 1/p of the model)"
+    alone = plot_timeline(halves, in_flight=True)
+    assert alone.get_title(loc="left").endswith("in flight 8 8 8 8   activations 4 4 4 4")
+    assert [text.get_text() for text in alone.texts].count("peak 8") == 4, "alone: in its own stages"

@@ -10,9 +10,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from ppedu.picture.palette import PALETTE
-from ppedu.picture.paper.frame import new_figure
-from ppedu.picture.paper.style import STYLE, WIDTH, edge_color, mix
+from ppedu.picture.palette import PALETTE, mix
+from ppedu.picture.paper.frame import STYLE, WIDTH, edge_color, new_figure
 
 __all__ = ["plot_ways"]
 

@@ -11,8 +11,7 @@ from matplotlib.patches import Rectangle
 
 from ppedu.course.parallelisms.plans import GATHERED, KEPT, TEXT, blank
 from ppedu.picture.palette import PALETTE
-from ppedu.picture.paper.frame import new_figure
-from ppedu.picture.paper.style import STYLE, edge_color
+from ppedu.picture.paper.frame import STYLE, edge_color, new_figure
 
 __all__ = ["plot_shares"]
 

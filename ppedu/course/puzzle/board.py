@@ -14,7 +14,7 @@ from ppedu.course.puzzle.game import Game
 from ppedu.course.puzzle.levels import LEVELS, Level
 from ppedu.course.puzzle.position import Position
 from ppedu.course.puzzle.score import Score
-from ppedu.picture.labels import caption, title
+from ppedu.picture.labels import titles
 from ppedu.picture.scene import Scene, Track, scene
 
 
@@ -30,14 +30,14 @@ def picture(game: Game, score: Score, number: int, pace: Costs, measured: Timeli
     mine = Track(
         timeline,
         word="" if measured is None else "predicted",
-        title=() if measured is None else title((replace(timeline, schedule=measured.schedule), measured)),
+        title=() if measured is None else titles([(replace(timeline, schedule=measured.schedule), measured)])[0],
         transfer=level.costs.transfer * scale,
         waiting=tuple(waiting),
     )
     drawn = scene(
         number,
         [mine] if measured is None else [mine, Track(measured, word="measured")],
-        caption=caption(level.p, level.m, str(level.costs), () if measured is None else (measured,)),
+        predicted=str(level.costs),
         label=_time_label(level.costs),
         span=max(level.target * scale, timeline.makespan, 0.0 if measured is None else measured.makespan),
         marks=((level.target * scale, f"target {level.target:g}"),),

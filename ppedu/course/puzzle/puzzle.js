@@ -4,9 +4,9 @@
 function render({ model, el }) {
   const live = liveView(model, el, "Build a pipeline schedule by hand");
   const { root, view, on } = live;
-  for (const kind of ["F", "B", "I", "W"]) {
-    root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, PALETTE[kind]);
-    root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, textOn(PALETTE[kind]));
+  for (const [kind, [fill, text]] of Object.entries(COLORS.light)) {
+    root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, fill);
+    root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, text);
   }
   const ask = live.tell;
   const set = (values) => ask({ do: "set", values });

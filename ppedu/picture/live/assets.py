@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE, WORD
+from ppedu.picture.labels import SHORTER
+from ppedu.picture.palette import HATCH, PAGE, PALETTE, SHAPE, WORD, box_colors
 from ppedu.picture.scene import KEEPS
 
 SHARED = ("layout.js", "paint.js", "over.js", "view.js", "panel.js")
 """What every live view stands on, in this order."""
 
+CONSTANTS = {
+    "PALETTE": PALETTE,
+    "COLORS": {theme: {kind: box_colors(kind, theme=theme) for kind in SHAPE} for theme in PAGE},
+    "SHAPE": SHAPE,
+    "HATCH": HATCH,
+    "WORD": WORD,
+    "SHORTER": SHORTER,
+    "KEEPS": KEEPS,
+}
+
 
 @lru_cache
 def module(name: str) -> str:
     """An ES module: the palette as constants, the shared files, then `name`, which has the module's only export."""
-    constants = {"PALETTE": PALETTE, "SHAPE": SHAPE, "HATCH": HATCH, "WORD": WORD, "KEEPS": KEEPS}
-    head = "".join(f"const {key} = {json.dumps(value)};\n" for key, value in constants.items())
+    head = "".join(f"const {key} = {json.dumps(value)};\n" for key, value in CONSTANTS.items())
     return "\n".join([head, *map(_read, SHARED), _read(name)])
 
 
 @lru_cache
 def style(*more: str) -> str:
-    """The style sheet of the shared files, and of those named."""
-    return "\n".join(map(_read, ("view.css", *more)))
+    """The style sheet of the shared files, and of those named: after the palette's colours, as variables."""
+    own = {name: color for name, color in PAGE["dark"].items() if name.startswith("own")}
+    heads = [
+        _variables(".ppedu", PAGE["light"]),
+        _variables(".ppedu.ppedu-dark", {name: color for name, color in PAGE["dark"].items() if name not in own}),
+        f"@media (prefers-color-scheme: dark) {{ {_variables('.ppedu', own)} }}",
+    ]
+    return "\n".join([*heads, *map(_read, ("view.css", *more))])
+
+
+def _variables(selector: str, colors: Mapping[str, str]) -> str:
+    return f"{selector} {{ {' '.join(f'--ppedu-{name}: {color};' for name, color in colors.items())} }}"
 
 
 def _read(name: str) -> str:

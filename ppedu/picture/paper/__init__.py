@@ -9,17 +9,16 @@ Letters: p ranks, m microbatches; F forward, B backward, I and W its halves (B =
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 
 from ppedu.core.timeline import Timeline
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE, WORD
 from ppedu.picture.paper.lanes import draw_lanes
 from ppedu.picture.paper.memory import draw_memory, sizes_of
-from ppedu.picture.paper.tracks import figures_of, lay_out, several, tracks_of
+from ppedu.picture.scene import Scene, path, scene, tracks_of
 
-__all__ = ["HATCH", "PALETTE", "SHAPE", "WORD", "plot_compare", "plot_memory", "plot_timeline"]
+__all__ = ["plot_compare", "plot_memory", "plot_timeline"]
 
 
 def plot_timeline(
@@ -48,16 +47,14 @@ def plot_timeline(
     '1F1B   makespan 22   bubble 27.3 %   in flight 4 3 2 1'
     >>> from matplotlib import pyplot as plt; plt.close(ax.figure)
     """
-    timelines = several((t,) if measured is None else (t, measured))
+    timelines = _several((t,) if measured is None else (t, measured))
     if len({one.schedule.num_ranks for one in timelines}) > 1:
         raise ValueError(
             f"two timelines on one axis need the same ranks: {timelines[0].label} has "
             f"{timelines[0].schedule.num_ranks}, {timelines[1].label} has {timelines[1].schedule.num_ranks}. "
             "Use plot_compare to stack them"
         )
-    tracks = tracks_of(timelines)
-    layout = lay_out([tracks], False, in_flight, phases)
-    return draw_lanes(layout, tracks, figures_of(tracks), tracks[-1:] if critical_path else (), ax)
+    return draw_lanes(_scene([timelines], critical_path), _twin(timelines), False, in_flight, phases, ax)
 
 
 def plot_compare(
@@ -80,9 +77,9 @@ def plot_compare(
     1F1B p=4 m=8: makespan 22, bubble 27.3 %, in flight 4 3 2 1
     >>> from matplotlib import pyplot as plt; plt.close(ax.figure)
     """
-    tracks = tracks_of(several(timelines))
-    layout = lay_out([(track,) for track in tracks], True, in_flight, phases)
-    return draw_lanes(layout, tracks, (), tracks if critical_path else (), ax)
+    timelines = _several(timelines)
+    shown = _scene([(t,) for t in timelines], critical_path)
+    return draw_lanes(shown, _twin(timelines), True, in_flight, phases, ax)
 
 
 def plot_memory(
@@ -106,10 +103,35 @@ def plot_memory(
     'peak in flight (microbatches)'
     >>> from matplotlib import pyplot as plt; plt.close(ax.figure)
     """
-    tracks = tracks_of(several(timelines))
-    ranks = max(track.timeline.schedule.num_ranks for track in tracks)
-    least = min(track.timeline.schedule.num_ranks for track in tracks)
-    if rank is not None and not 0 <= rank < least:
-        raise ValueError(f"rank {rank} is not there: the timelines have ranks 0 to {least - 1}")
-    sizes = sizes_of(bytes_per_microbatch, ranks)
-    return draw_memory(tracks, rank, sizes, ax)
+    timelines = _several(timelines)
+    counts = [t.schedule.num_ranks for t in timelines]
+    if rank is not None and not 0 <= rank < min(counts):
+        raise ValueError(f"rank {rank} is not there: the timelines have ranks 0 to {min(counts) - 1}")
+    sizes = sizes_of(bytes_per_microbatch, max(counts))
+    return draw_memory(_scene([(t,) for t in timelines]), timelines, rank, sizes, ax)
+
+
+def _several(timelines: Timeline | Sequence[Timeline]) -> tuple[Timeline, ...]:
+    if isinstance(timelines, Timeline):
+        return (timelines,)
+    given = tuple(timelines) if isinstance(timelines, Iterable) else (timelines,)
+    if not all(isinstance(t, Timeline) for t in given):
+        raise TypeError("pictures are drawn of timelines: simulate(schedule) returns one, and a run has run.timeline")
+    if not given:
+        raise ValueError("there is nothing to draw: give at least one timeline")
+    return given
+
+
+def _scene(groups: Sequence[Sequence[Timeline]], critical_path: bool = False) -> Scene:
+    """What is drawn of groups that share their ranks. critical_path: of the last one of each group."""
+    tracks = tracks_of(groups)
+    sizes = {track.timeline.schedule.num_ranks / track.timeline.schedule.chain_length for track in tracks}
+    drawn = scene(1, tracks, whole=False, activations=len(sizes) > 1)
+    for one, track in zip(drawn["tracks"], tracks, strict=True):
+        if critical_path and track.timeline is groups[track.group][-1]:
+            one["path"] = path(track)
+    return drawn
+
+
+def _twin(timelines: Sequence[Timeline]) -> str:
+    return "\n".join(map(repr, timelines))

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, OffsetBox, TextArea
@@ -20,9 +21,28 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE, WORD
-from ppedu.picture.paper.style import DPI, EDGE, LABEL, RIGHT, SMALLEST, STYLE, TITLE, WIDTH, edge_color, ink_on, soft
-from ppedu.picture.paper.tracks import Layout, Track
+from ppedu.core.format import number
+from ppedu.picture.palette import HATCH, PALETTE, SHAPE, ink_on, mix
+from ppedu.picture.paper.layout import Layout
+from ppedu.picture.scene import Parts, Scene
+
+WIDTH = 864.0  # of a figure of our own, in points: 12 inches, 90 % of a slide's width
+EDGE, RIGHT = 1.5, 62.0  # room beside the lanes, and for the peaks
+DPI = 144
+SMALLEST, LABEL, TITLE = 7.0, 13.0, 15.0  # font sizes
+STYLE: Any = {  # its keys are literals for the type checker in new versions of matplotlib only
+    "font.family": ["DejaVu Sans"],  # it comes with matplotlib: a picture has the same widths everywhere
+    "text.usetex": False,
+    "axes.grid": False,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+    "hatch.linewidth": 0.7,
+    "path.sketch": None,
+}
+
+
+def edge_color(fill: str) -> str:
+    return mix(fill, 0.35, PALETTE["ink"])
 
 
 @lru_cache(maxsize=4096)
@@ -65,6 +85,10 @@ class Page:
         more = {"va": "center_baseline", "ha": "center", "clip_on": True, **more}
         return self.ax.text(x, y, text, fontsize=size, color=color, **more)
 
+    def polygons(self, corners: Sequence[Sequence[tuple[float, float]]], fill: str, **more: Any) -> None:
+        more = {"linewidth": 0, "zorder": 2, **more}
+        self.ax.add_collection(PolyCollection(corners, facecolor=fill, **more), autolim=False)
+
     def beside(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"]) -> None:
         """A text to the right of a point, outside the Axes where it must."""
         self.ax.annotate(
@@ -75,23 +99,26 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """What is said around the lanes. key: as a scene has it. twin: the picture as text."""
+
     title: tuple[str, ...]
-    time_label: str
+    label: str
     caption: str
-    key: tuple[tuple[str, str], ...]
+    key: Sequence[tuple[str, str, Parts]]
+    twin: str
 
     def key_width(self, words: bool) -> float:
-        return sum(18 + words * (5 + 11 * em(word)) for _, word in self.key) + 12 * (len(self.key) - 1)
+        return sum(18 + words * (5 + 11 * em(word)) for _, word, _ in self.key) + 12 * (len(self.key) - 1)
 
     def key_beside(self, width: float) -> bool:
         """The key stands in the row of the axis label where both fit, else in a row of its own."""
-        return 11 * em(self.time_label) + 30 + self.key_width(True) <= width
+        return 11 * em(self.label) + 30 + self.key_width(True) <= width
 
 
 def margins_of(layout: Layout, frame: Frame) -> tuple[float, float, float, float]:
     """Left, right, bottom and top margin of a figure of our own."""
     left, minor = max(LABEL * em(text) for _, text in layout.ranks), _minor_width(layout)
-    left = 14 + (left + minor if any(lane.name for lane in layout.lanes) else max(left, minor))
+    left = 14 + (left + minor if any(lane.track["word"] for lane in layout.lanes) else max(left, minor))
     right = RIGHT if any(lane.strip for lane in layout.lanes) else 16.0
     return (left, right, *rows_around(frame, WIDTH - left - right))
 
@@ -105,21 +132,20 @@ def rows_around(frame: Frame, width: float) -> tuple[float, float]:
 
 
 def _minor_width(layout: Layout) -> float:
-    names = {lane.name for lane in layout.lanes} | {"in flight" for lane in layout.lanes if lane.strip}
+    names = {lane.track["word"] for lane in layout.lanes} | {layout.held for lane in layout.lanes if lane.strip}
     return max(10 * em(name) for name in names) + (8 if any(names) else 0)
 
 
-def page_of(layout: Layout, tracks: Sequence[Track], frame: Frame, ax: Axes) -> Page:
+def page_of(layout: Layout, scene: Scene, frame: Frame, ax: Axes) -> Page:
     """Label everything around the lanes, then measure what is left for them."""
-    longest = max(track.makespan for track in tracks) or 1.0
+    longest = scene["span"] or 1.0
     edge = longest * EDGE / WIDTH  # room for half a line
     ax.set(xlim=(-edge, longest + edge), ylim=(layout.height, 0))
-    make_plain(ax, tracks)
-    put_time_ticks(ax, tracks)
+    make_plain(ax, frame)
+    put_time_ticks(ax, scene)
     _side_labels(_measured(ax, longest, layout.height), layout)
-    peaks = (
-        RIGHT if _settle(ax) and any(lane.strip for lane in layout.lanes) else 0.0
-    )  # a layout will make room for them
+    strips = any(lane.strip for lane in layout.lanes)
+    peaks = RIGHT if _settle(ax) and strips else 0.0  # a layout will make room for them
     put_around(ax, frame, points_of(ax)[0] - peaks)
     _side_labels(_measured(ax, longest, layout.height), layout)  # for the height that is left
     return _measured(ax, longest, layout.height)
@@ -144,10 +170,10 @@ def new_figure(height: float, margins: tuple[float, float, float, float]) -> Axe
         return figure.add_axes((left / WIDTH, bottom / whole, (WIDTH - left - right) / WIDTH, height / whole))
 
 
-def make_plain(ax: Axes, tracks: Sequence[Track]) -> None:
+def make_plain(ax: Axes, frame: Frame) -> None:
     ax.set_facecolor(PALETTE["paper"])
     ax.grid(False)
-    ax.set_label("\n".join(repr(track.timeline) for track in tracks))
+    ax.set_label(frame.twin)
     for spine in ax.spines.values():
         spine.set_visible(False)
     _settle(ax)
@@ -173,12 +199,11 @@ def _measured(ax: Axes, longest: float, height: float) -> Page:
     return Page(ax, width_points / (longest * (1 + 2 * EDGE / WIDTH)), height_points / height)
 
 
-def put_time_ticks(ax: Axes, tracks: Sequence[Track]) -> None:
+def put_time_ticks(ax: Axes, scene: Scene) -> None:
     """Whole numbers where all operations end at such; no more ticks than the width has room for."""
-    ends = (track.at(span.end) for track in tracks for span in track.timeline.spans)
-    whole = all(abs(end - round(end)) < 1e-9 for end in ends)
     bins = min(12, max(2, int(points_of(ax)[0] / 45)))
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=bins, steps=[1, 2, 5, 10], integer=whole))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=bins, steps=[1, 2, 5, 10], integer=scene["integer"]))
+    ax.xaxis.set_major_formatter(lambda value, _: number(value, 6))
 
 
 def put_around(ax: Axes, frame: Frame, width: float) -> None:
@@ -188,11 +213,11 @@ def put_around(ax: Axes, frame: Frame, width: float) -> None:
         title, size = _fit(frame.title, "   ", width, TITLE * small, 2, True)
         ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=10)
     ax.tick_params(axis="x", labelsize=11 * small, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
-    ax.set_xlabel(frame.time_label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
+    ax.set_xlabel(frame.label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
     beside = frame.key_beside(width / small)
     words = frame.key_width(True) <= width / small
     if frame.key:
-        swatches = [_swatch(kind, word if words else "", small) for kind, word in frame.key]
+        swatches = [_swatch(kind, word if words else "", parts, small) for kind, word, parts in frame.key]
         _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
     caption, size = _fit(frame.caption.split(), " ", width, 11 * small, 3, False)
     ax.annotate(
@@ -212,51 +237,26 @@ def _put_key(ax: Axes, swatches: Sequence[OffsetBox], below: float) -> None:
     )  # fmt: skip
 
 
-def _swatch(kind: str, word: str, small: float = 1.0) -> OffsetBox:
+def _swatch(kind: str, word: str, parts: Parts, small: float = 1.0) -> OffsetBox:
     """A small box as the lanes show it, or in a colour, and what it means."""
     width, height = 18 * small, 14 * small
     area = DrawingArea(width, height)
-    for letter, top, bottom in _parts(kind):
+    for letter, top, bottom in parts:
         fill = PALETTE.get(letter, letter)
-        edge, line = (
-            (PALETTE["ink"], 1.6)
-            if kind == "paper"
-            else (edge_color(fill), 0.6 * (kind not in PALETTE or kind in SHAPE))
-        )
+        outlined = letter in SHAPE or letter not in PALETTE
+        edge, line = (PALETTE["ink"], 1.6) if kind == "path" else (edge_color(fill), 0.6 * outlined)
         shape = (0, height * (1 - bottom)), width, height * (bottom - top)
         area.add_artist(Rectangle(*shape, facecolor=fill, edgecolor=edge, linewidth=line))
         if letter in HATCH:
-            pale = soft(fill)
-            area.add_artist(Rectangle(*shape, facecolor="none", edgecolor=pale, linewidth=0, hatch=HATCH[letter]))
+            soft = mix(fill, 0.2, PALETTE["ink"])
+            area.add_artist(Rectangle(*shape, facecolor="none", edgecolor=soft, linewidth=0, hatch=HATCH[letter]))
         if kind in SHAPE:
-            middle = width / 2, height * (1 - (top + bottom) / 2)
-            text = Text(*middle, letter, color=ink_on(fill), size=9 * small, weight="bold", ha="center")
-            text.set_verticalalignment("center_baseline")
-            area.add_artist(text)
+            style: Any = {"size": 9 * small, "weight": "bold", "ha": "center", "va": "center_baseline"}
+            area.add_artist(Text(width / 2, height * (1 - (top + bottom) / 2), kind, color=ink_on(fill), **style))
     if not word:
         return area
     said = TextArea(word, textprops={"fontsize": 11 * small, "color": PALETTE["ink"]})
     return HPacker(children=[area, said], pad=0, sep=5 * small, align="center")
-
-
-def _parts(kind: str) -> list[tuple[str, float, float]]:
-    """The boxes of a swatch: kind, top, bottom."""
-    if kind == "pair":
-        return [("F", 0.0, 0.5), ("B", 0.5, 1.0)]
-    if kind == "in flight":
-        return [("idle", 0.1, 0.9), (kind, 0.5, 0.9)]
-    return [(kind, *SHAPE.get(kind, (0.0, 1.0)))]
-
-
-def key_of(tracks: Sequence[Track], in_flight: bool, critical_path: bool) -> tuple[tuple[str, str], ...]:
-    """What the picture shows, in the order of the letters."""
-    entries = [span.action.actions for track in tracks for span in track.timeline.spans]
-    kinds = {parts[0].kind.value for parts in entries if len(parts) == 1}
-    shown = [(kind, word) for kind, word in WORD.items() if kind in kinds]
-    shown += [("pair", "both at once")] * any(len(parts) > 1 for parts in entries)
-    shown += [("idle", "bubble")]
-    shown += [("in flight", "in flight")] * in_flight
-    return (*shown, *[("paper", "critical path")] * critical_path)
 
 
 def every_nth(page: Page, rows: Sequence[float], size: float) -> int:
@@ -271,13 +271,13 @@ def _side_labels(page: Page, layout: Layout) -> None:
     size = max(SMALLEST, page.size(LABEL, lane.height))
     every = every_nth(page, [y for y, _ in layout.ranks], size)
     ax.set_yticks([y for y, _ in layout.ranks[::every]], [text for _, text in layout.ranks[::every]])
-    minor = [(each.middle, each.name) for each in layout.lanes if each.name]
-    minor += [(each.strip_bottom - each.strip / 2, "in flight") for each in layout.lanes if each.strip]
+    minor = [(each.middle, each.track["word"]) for each in layout.lanes if each.track["word"]]
+    minor += [(each.strip_bottom - each.strip / 2, layout.held) for each in layout.lanes if each.strip]
     small = min(10.0, page.size(10.0, 1.3 * (lane.strip or lane.height)))
     if small < SMALLEST:
         minor = []
     ax.set_yticks([y for y, _ in minor], [text for _, text in minor], minor=True)
     ax.tick_params(axis="y", which="minor", length=0, pad=6, labelsize=small, labelcolor=PALETTE["quiet"])
-    named = any(each.name for each in layout.lanes) and bool(minor)
+    named = any(each.track["word"] for each in layout.lanes) and bool(minor)
     pad = 6 + (_minor_width(layout) * small / 10 if named else 0)
     ax.tick_params(axis="y", which="major", length=0, pad=pad, labelsize=size, labelcolor=PALETTE["ink"])

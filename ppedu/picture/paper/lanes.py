@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 
-from ppedu.core.timeline import Span, Timeline
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE
-from ppedu.picture.paper.frame import Frame, Page, em, every_nth, key_of, margins_of, new_figure, page_of
-from ppedu.picture.paper.style import LABEL, SMALLEST, STYLE, edge_color, ink_on, mix, soft
-from ppedu.picture.paper.tracks import Lane, Layout, Track, caption_of, stages_on, time_label_of
+from ppedu.core.format import number
+from ppedu.picture.labels import SHORTER
+from ppedu.picture.palette import HATCH, PALETTE, SHAPE, mix
+from ppedu.picture.paper.frame import (
+    LABEL,
+    SMALLEST,
+    STYLE,
+    Frame,
+    Page,
+    edge_color,
+    em,
+    every_nth,
+    margins_of,
+    new_figure,
+    page_of,
+)
+from ppedu.picture.paper.layout import Lane, Track, corners_of, lay_out, steps_of
+from ppedu.picture.scene import Scene
 
 
 class _Box(NamedTuple):
@@ -27,86 +41,74 @@ class _Box(NamedTuple):
     alike: tuple[int, str, bool]
     kind: str
     fill: str
+    ink: str
     left: float
     right: float
     top: float
     bottom: float
-    texts: tuple[str, ...]
+    texts: list[str]
 
 
-def draw_lanes(
-    layout: Layout, tracks: Sequence[Track], title: tuple[str, ...], critical: Sequence[Track], ax: Axes | None
-) -> Axes:
-    in_flight = any(lane.strip for lane in layout.lanes)
-    key = key_of(tracks, in_flight, bool(critical))
-    frame = Frame(title, time_label_of(tracks), caption_of(tracks), key)
-    paths = {id(track): set(track.timeline.critical_path()) for track in critical}
-    boxes = [box for lane in layout.lanes for box in _boxes(lane, paths.get(id(lane.track)))]
+def draw_lanes(scene: Scene, twin: str, headings: bool, in_flight: bool, phases: bool, ax: Axes | None) -> Axes:
+    """Draw a scene, with the critical path of those tracks that have one in it."""
+    layout = lay_out(scene, headings, in_flight, phases)
+    critical = [track for track in scene["tracks"] if "path" in track]
+    hidden = {"in flight": not in_flight, "path": not critical}
+    key = [entry for entry in scene["key"] if not hidden.get(entry[0])]
+    frame = Frame(() if headings else scene["tracks"][0]["title"], scene["label"], scene["caption"], key, twin)
+    boxes = [box for lane in layout.lanes for box in _boxes(lane)]
     ax = new_figure(layout.height, margins_of(layout, frame)) if ax is None else ax
     with plt.rc_context(STYLE):
-        page = page_of(layout, tracks, frame, ax)
-        _grounds(page, layout)
-        _phases(page, layout)
-        _headings(page, layout)
+        page = page_of(layout, scene, frame, ax)
+        _grounds(page, layout.lanes)
+        _phases(page, layout.phases, layout.lanes)
+        _headings(page, layout.headings)
         _fill(page, boxes)
         _numbers(page, boxes)
         if in_flight:
-            _strips(page, layout)
+            _strips(page, layout.lanes, scene)
         for track in critical:
-            _outline(page, [lane for lane in layout.lanes if lane.track is track])
+            _outline(page, track, [lane for lane in layout.lanes if lane.track is track])
     return ax
 
 
-def _boxes(lane: Lane, path: set[Span] | None) -> Iterator[_Box]:
-    schedule = lane.track.timeline.schedule
-    stages = {stage: index for index, stage in enumerate(stages_on(schedule, lane.rank))}
-    for span in lane.track.timeline.spans_of(lane.rank):
-        parts = span.action.actions
-        for place, part in enumerate(parts):
-            kind = part.kind.value
-            top, bottom = SHAPE[kind] if len(parts) == 1 else (place / len(parts), (place + 1) / len(parts))
-            pale = 0.5 * stages.get(part.stage, 0) / max(1, len(stages) - 1)
-            fill = mix(PALETTE[kind], pale if path is None or span in path else 0.5 + pale / 2)
-            short = f"{kind}{part.microbatch}"
+def _boxes(lane: Lane) -> Iterator[_Box]:
+    track = lane.track
+    path = set(track.get("path", lane.operations))
+    for op in lane.operations:
+        kinds, names, shades = (track[what][op] for what in ("kind", "name", "shade"))
+        aside = 0 if op in path else 2  # off the critical path, the paler colours
+        for place, (kind, name, shade) in enumerate(zip(kinds, names.split("&"), shades, strict=True)):
+            fill, ink = track["colors"]["light"][shade][aside : aside + 2]
+            top, bottom = SHAPE[kind] if len(kinds) == 1 else (place / len(kinds), (place + 1) / len(kinds))
             yield _Box(
-                (id(lane.track), kind, len(parts) > 1), kind, fill, lane.track.at(span.start), lane.track.at(span.end),
+                (id(track), kind, len(kinds) > 1), kind, fill, ink, track["start"][op], track["end"][op],
                 lane.top + top * lane.height, lane.top + bottom * lane.height,
-                (short if schedule.one_stage_per_rank else str(part), short, str(part.microbatch)),
+                [re.sub(pattern, "", name) for pattern in SHORTER[:3]],
             )  # fmt: skip
 
 
-def _grounds(page: Page, layout: Layout) -> None:
+def _grounds(page: Page, lanes: Sequence[Lane]) -> None:
     """The lanes from first start to last end: what no box covers is bubble."""
-    longest = max(lane.track.makespan for lane in layout.lanes) or 1.0
-    grounds = [corners_of(0, lane.track.makespan or longest, lane.top, lane.bottom) for lane in layout.lanes]
-    for lane in layout.lanes:
-        if not lane.track.timeline.spans and lane.rank == 0:
-            page.text(longest / 2, lane.middle, "no operation ran", page.size(11, lane.height), PALETTE["quiet"])
-    page.ax.add_collection(PolyCollection(grounds, facecolor=PALETTE["idle"], linewidth=0, zorder=1), autolim=False)
+    for lane in lanes:
+        if not lane.track["kind"] and lane.rank == 0:
+            page.text(lane.end / 2, lane.middle, "no operation ran", page.size(11, lane.height), PALETTE["quiet"])
+    page.polygons([corners_of(0, lane.end, lane.top, lane.bottom) for lane in lanes], PALETTE["idle"], zorder=1)
 
 
-def _limits(track: Track) -> list[tuple[str, float, float]]:
-    """The phases by time that are not empty; a run that was stopped has none."""
-    if not track.timeline.complete:
-        return []
-    phases = track.timeline.phases()
-    named = (("warm-up", phases.warmup), ("steady", phases.steady), ("cool-down", phases.cooldown))
-    return [(name, track.at(start), track.at(end)) for name, (start, end) in named if end > start]
-
-
-def _phases(page: Page, layout: Layout) -> None:
+def _phases(page: Page, marks: Sequence[tuple[float, Track]], lanes: Sequence[Lane]) -> None:
     """A bracket for each phase above the lanes, and its limits as dashes in every lane, by that lane's own timeline."""
-    quiet = PALETTE["quiet"]
-    brackets, dashes = [], []
-    for top, track in layout.phases:
-        limits = _limits(track)
-        y, inset, tick = top - 5, 1.5 / page.dx, 3 / page.dy
+    quiet, brackets = PALETTE["quiet"], []
+    inset, tick = 1.5 / page.dx, 3 / page.dy
+    for top, track in marks:
+        y = top - 5
         brackets += [
-            [(a + inset, y + tick), (a + inset, y), (b - inset, y), (b - inset, y + tick)] for _, a, b in limits
+            [(a + inset, y + tick), (a + inset, y), (b - inset, y), (b - inset, y + tick)]
+            for _, a, b in track["phases"]
         ]
-        _phase_names(page, top - 12, limits)
-    for lane in layout.lanes if layout.phases else ():
-        dashes += [[(a, lane.top), (a, lane.bottom)] for _, a, _ in _limits(lane.track)[1:]]
+        _phase_names(page, top - 12, track["phases"])
+    shown = lanes if marks else ()
+    dashes = [[(a, lane.top), (a, lane.bottom)] for lane in shown for _, a, _ in lane.track["phases"][1:]]
     page.ax.add_collection(LineCollection(brackets, colors=quiet, linewidths=1.1), autolim=False)
     dashed = LineCollection(dashes, colors=quiet, linewidths=0.9, linestyles=(0, (3, 3)), zorder=1.5)
     page.ax.add_collection(dashed, autolim=False)
@@ -128,16 +130,10 @@ def _phase_names(page: Page, y: float, limits: Sequence[tuple[str, float, float]
             page.text(x, y, name, size, PALETTE["quiet"])
 
 
-def _headings(page: Page, layout: Layout) -> None:
-    for y, text in layout.headings:
-        size = page.size(13.5, 20)
-        while em(text, True) * size > page.dx * page.ax.get_xlim()[1] and size > SMALLEST:
-            size -= 0.5
-        page.text(0, y, text, size, ha="left", weight="bold")
-
-
-def corners_of(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+def _headings(page: Page, headings: Sequence[tuple[float, str]]) -> None:
+    for y, text in headings:
+        room = page.dx * page.ax.get_xlim()[1] / em(text, True)
+        page.text(0, y, text, max(SMALLEST, min(page.size(13.5, 20), room)), ha="left", weight="bold")
 
 
 def _rounded(page: Page, box: _Box) -> list[tuple[float, float]]:
@@ -149,14 +145,10 @@ def _rounded(page: Page, box: _Box) -> list[tuple[float, float]]:
     if radius < 0.8:
         return corners_of(left, right, box.top, box.bottom)
     rx, ry = radius / page.dx, radius / page.dy
-    corners = (
-        (left, box.top, rx, ry),
-        (right, box.top, -rx, ry),
-        (right, box.bottom, -rx, -ry),
-        (left, box.bottom, rx, -ry),
-    )
     points: list[tuple[float, float]] = []
-    for x, y, inx, iny in corners:
+    for (x, y), inx, iny in zip(
+        corners_of(left, right, box.top, box.bottom), (rx, -rx, -rx, rx), (ry, ry, -ry, -ry), strict=True
+    ):
         arc = [(x, y + iny), (x + 0.29 * inx, y + 0.29 * iny), (x + inx, y)]
         points += arc if inx * iny > 0 else arc[::-1]  # always clockwise
     return points
@@ -170,11 +162,9 @@ def _fill(page: Page, boxes: Sequence[_Box]) -> None:
     for (kind, fill), group in groups.items():
         outlines = [_rounded(page, box) for box in group]
         narrow = min(box.right - box.left for box in group) * page.dx < 3
-        line: Any = {"edgecolor": edge_color(fill), "linewidth": 0 if narrow else 0.5}
-        page.ax.add_collection(PolyCollection(outlines, facecolor=fill, **line, zorder=2), autolim=False)
+        page.polygons(outlines, fill, edgecolor=edge_color(fill), linewidth=0 if narrow else 0.5)
         if kind in HATCH:  # apart, for its colour is softer than the edge's: text on it stays legible
-            line = {"edgecolor": soft(fill), "linewidth": 0, "hatch": HATCH[kind]}
-            page.ax.add_collection(PolyCollection(outlines, facecolor="none", **line, zorder=2), autolim=False)
+            page.polygons(outlines, "none", edgecolor=mix(fill, 0.2, PALETTE["ink"]), hatch=HATCH[kind])
 
 
 def _numbers(page: Page, boxes: Sequence[_Box]) -> None:
@@ -193,7 +183,7 @@ def _numbers(page: Page, boxes: Sequence[_Box]) -> None:
             text = next((text for text in box.texts[level:] if _room(page, box, text) > size - 0.05), None)
             if text is not None:
                 x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-                page.text(x, y, text, size, ink_on(box.fill), weight="bold", zorder=3).set_in_layout(False)
+                page.text(x, y, text, size, box.ink, weight="bold", zorder=3).set_in_layout(False)
 
 
 def _room(page: Page, box: _Box, text: str) -> float:
@@ -211,56 +201,31 @@ def _level(page: Page, boxes: Sequence[_Box]) -> tuple[int, float] | None:
     return None
 
 
-def _strips(page: Page, layout: Layout) -> None:
+def _strips(page: Page, lanes: Sequence[Lane], scene: Scene) -> None:
     """What is in flight under each lane, as a share of the largest peak in the picture: one scale for all."""
-    largest = max(max(lane.track.peaks) for lane in layout.lanes) or 1
-    longest = max(lane.track.makespan for lane in layout.lanes) or 1.0
-    size = max(SMALLEST, page.size(11, 1.4 * layout.lanes[0].strip))
-    every = every_nth(page, [lane.top for lane in layout.lanes], size)
+    largest, longest = scene["peak"] or 1, scene["span"] or 1.0
+    size = max(SMALLEST, page.size(11, 1.4 * lanes[0].strip))
+    every = every_nth(page, [lane.top for lane in lanes], size)
     hair = 0.8 / page.dy  # so that one activation is seen even beside 64
     grounds, areas = [], []
-    for index, lane in enumerate(layout.lanes):
-        track, bottom, end = lane.track, lane.strip_bottom, lane.track.makespan or longest
-        grounds.append(corners_of(0, end, bottom - lane.strip, bottom))
-        peak, unit = track.timeline.peak_in_flight[lane.rank], track.size * lane.strip / largest
-        heights = [0.0, *(max(count * unit, hair) for count in range(1, peak + 1))]
-        curve = [(track.at(time), bottom - heights[count]) for time, count in curve_of(track.timeline, lane.rank)]
-        areas.append([(0, bottom), *curve, (end, bottom)])
+    for index, lane in enumerate(lanes):
+        bottom, peak = lane.strip_bottom, lane.track["peaks"][lane.rank]
+        grounds.append(corners_of(0, lane.end, bottom - lane.strip, bottom))
+        steps = steps_of(lane.track, lane.rank)
+        curve = [(time, bottom - (count and max(count * lane.strip / largest, hair))) for time, count in steps]
+        areas.append([(0, bottom), *curve, (lane.end, bottom)])
         if index % every == 0:
-            page.beside(
-                longest if lane.name else end, bottom - lane.strip / 2, f"peak {track.peaks[lane.rank]:.3g}", size
-            )
-    pale = mix(PALETTE["idle"], 0.55)
-    page.ax.add_collection(PolyCollection(grounds, facecolor=pale, linewidth=0, zorder=1), autolim=False)
-    page.ax.add_collection(PolyCollection(areas, facecolor=PALETTE["in flight"], linewidth=0, zorder=2), autolim=False)
+            x = longest if lane.track["word"] else lane.end
+            page.beside(x, bottom - lane.strip / 2, f"peak {number(peak, 3)}", size)
+    page.polygons(grounds, PALETTE["strip"], zorder=1)
+    page.polygons(areas, PALETTE["in flight"])
 
 
-def curve_of(timeline: Timeline, rank: int) -> Iterator[tuple[float, int]]:
-    """The corners of a rank's step curve."""
-    before = 0
-    for time, count in (*timeline.in_flight(rank), (timeline.end, 0)):
-        yield time, before
-        yield time, count
-        before = count
-
-
-def _outline(page: Page, lanes: Sequence[Lane]) -> None:
+def _outline(page: Page, track: Track, lanes: Sequence[Lane]) -> None:
     """The critical path: its boxes outlined, and a line where it changes rank."""
-    track = lanes[0].track
-    lane_of = {lane.rank: lane for lane in lanes}
-    path = track.timeline.critical_path()
-    edges = [
-        corners_of(track.at(span.start), track.at(span.end), lane.top, lane.bottom)
-        for span in path
-        for lane in (lane_of[span.rank],)
-    ]
-    hops = [
-        [(track.at(a.end), lane_of[a.rank].middle), (track.at(b.start), lane_of[b.rank].middle)]
-        for a, b in pairwise(path)
-        if a.rank != b.rank
-    ]
-    ink = PALETTE["ink"]
-    page.ax.add_collection(
-        PolyCollection(edges, facecolor="none", edgecolor=ink, linewidth=1.8, zorder=4), autolim=False
-    )
+    on = [(next(lane for lane in lanes if op in lane.operations), op) for op in track["path"]]
+    start, end, ink = track["start"], track["end"], PALETTE["ink"]
+    edges = [corners_of(start[op], end[op], lane.top, lane.bottom) for lane, op in on]
+    hops = [[(end[a], one.middle), (start[b], two.middle)] for (one, a), (two, b) in pairwise(on) if one is not two]
+    page.polygons(edges, "none", edgecolor=ink, linewidth=1.8, zorder=4)
     page.ax.add_collection(LineCollection(hops, colors=ink, linewidths=1.8, zorder=1.8), autolim=False)

@@ -10,9 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.ticker import MaxNLocator
 
-from ppedu.picture.palette import PALETTE
+from ppedu.core.format import by_rank, byte_unit, number
+from ppedu.core.timeline import Timeline
+from ppedu.picture.labels import names_of
+from ppedu.picture.palette import PALETTE, mix
 from ppedu.picture.paper.frame import (
+    LABEL,
+    SMALLEST,
+    STYLE,
+    WIDTH,
     Frame,
+    edge_color,
     em,
     make_plain,
     new_figure,
@@ -21,32 +29,34 @@ from ppedu.picture.paper.frame import (
     put_time_ticks,
     rows_around,
 )
-from ppedu.picture.paper.lanes import corners_of, curve_of
-from ppedu.picture.paper.style import LABEL, SMALLEST, STYLE, WIDTH, edge_color, mix
-from ppedu.picture.paper.tracks import Track, caption_of, labels_of, listed, time_label_of
+from ppedu.picture.paper.layout import corners_of, steps_of
+from ppedu.picture.scene import Scene
 
 
-def draw_memory(tracks: Sequence[Track], rank: int | None, sizes: Sequence[float] | None, ax: Axes | None) -> Axes:
-    rows = [list(track.peaks) for track in tracks]
-    factor, unit = 1.0, _counted(tracks)
+def draw_memory(
+    scene: Scene, timelines: Sequence[Timeline], rank: int | None, sizes: Sequence[float] | None, ax: Axes | None
+) -> Axes:
+    rows = [list(track["peaks"]) for track in scene["tracks"]]
+    factor, unit = 1.0, _counted(scene, timelines)
     if sizes is not None:
         rows = [[peak * size for peak, size in zip(row, sizes, strict=False)] for row in rows]
-        factor, unit = _bytes(max(map(max, rows)) if rank is None else max(row[rank] for row in rows))
+        factor, unit = byte_unit(max(map(max, rows)) if rank is None else max(row[rank] for row in rows))
     rows = [[value / factor for value in row] for row in rows]
     shown = rows if rank is None else [[row[rank]] for row in rows]
-    names, shades = labels_of(tracks), _shades(len(tracks))
-    head = ("Peak in flight" if rank is None else f"Rank {rank}, peak in flight") + f" ({unit})" * (sizes is not None)
-    title = (head, *(f"{name} {listed(row)}" for name, row in zip(names, shown, strict=True)))
-    key = tuple(zip(shades, names, strict=True)) if len(tracks) > 1 else ()
-    frame = Frame(title, "rank" if rank is None else time_label_of(tracks), caption_of(tracks), key)
-    label = ("peak " if rank is None else "") + f"in flight ({unit})"
+    names, shades = names_of(timelines), _shades(len(timelines))
+    held = scene["held"]
+    head = ("Peak " if rank is None else f"Rank {rank}, peak ") + held + f" ({unit})" * (sizes is not None)
+    title = (head, *(f"{name} {by_rank(row)}" for name, row in zip(names, shown, strict=True)))
+    key = [(name, name, ((shade, 0.0, 1.0),)) for shade, name in zip(shades, names, strict=True)]
+    label, twin = "rank" if rank is None else scene["label"], "\n".join(map(repr, timelines))
+    frame = Frame(title, label, scene["caption"], key if len(key) > 1 else (), twin)
     ax = new_figure(250, (62, 16, *rows_around(frame, WIDTH - 78))) if ax is None else ax
     with plt.rc_context(STYLE):
-        _chart(ax, frame, max(map(max, shown)), label, tracks)
+        _chart(ax, frame, max(map(max, shown)), ("peak " if rank is None else "") + f"{held} ({unit})")
         if rank is None:
             _bars(ax, rows, shades)
         else:
-            _curves(ax, tracks, rank, (1.0 if sizes is None else sizes[rank]) / factor, shades)
+            _curves(ax, scene, rank, (1.0 if sizes is None else sizes[rank]) / factor, shades)
     return ax
 
 
@@ -62,29 +72,23 @@ def sizes_of(given: float | Sequence[float] | None, ranks: int) -> Sequence[floa
     return sizes
 
 
-def _bytes(largest: float) -> tuple[float, str]:
-    """The decimal unit for an axis of bytes."""
-    return next(((f, unit) for f, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= f), (1.0, "bytes"))
-
-
-def _counted(tracks: Sequence[Track]) -> str:
-    if len({track.size for track in tracks}) > 1:
+def _counted(scene: Scene, timelines: Sequence[Timeline]) -> str:
+    if scene["held"] == "activations":
         return "microbatches on 1/p of the model"
-    whole = all(track.timeline.schedule.chain_length <= track.timeline.schedule.num_ranks for track in tracks)
-    return "microbatches" if whole else "microbatches on one stage"
+    return "microbatches" + " on one stage" * any(t.schedule.chain_length > t.schedule.num_ranks for t in timelines)
 
 
 def _shades(count: int) -> list[str]:
     """Dark to light, so that series differ in grey as well."""
-    return (
-        [mix("#463a78", 0.62 * index / (count - 1)) for index in range(count)] if count > 1 else [PALETTE["in flight"]]
-    )
+    if count == 1:
+        return [PALETTE["in flight"]]
+    return [mix(PALETTE["series"], 0.62 * index / (count - 1)) for index in range(count)]
 
 
-def _chart(ax: Axes, frame: Frame, largest: float, label: str, tracks: Sequence[Track]) -> None:
+def _chart(ax: Axes, frame: Frame, largest: float, label: str) -> None:
     """For quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
     ax.set(ylim=(0, 1.12 * largest or 1))
-    make_plain(ax, tracks)
+    make_plain(ax, frame)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=largest >= 4))
     ax.grid(axis="y", color=PALETTE["idle"], linewidth=1)
     ax.set_axisbelow(True)
@@ -98,7 +102,7 @@ def _bars(ax: Axes, rows: Sequence[Sequence[float]], shades: Sequence[str]) -> N
     ranks, width = max(map(len, rows)), 0.8 / len(rows)
     ax.set_xlim(-0.5, ranks - 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=24, integer=True, steps=[1, 2, 5, 10]))
-    texts = [[f"{value:.3g}" for value in row] for row in rows]
+    texts = [[number(value, 3) for value in row] for row in rows]
     room = width * points_of(ax)[0] / ranks - 2
     size = min(LABEL, *(room / em(text, True) for row in texts for text in row))
     for index, (row, shade) in enumerate(zip(rows, shades, strict=True)):
@@ -111,17 +115,12 @@ def _bars(ax: Axes, rows: Sequence[Sequence[float]], shades: Sequence[str]) -> N
             ax.annotate(text, **place, fontsize=size, fontweight="bold", color=PALETTE["ink"])
 
 
-def _curves(ax: Axes, tracks: Sequence[Track], rank: int, scale: float, shades: Sequence[str]) -> None:
+def _curves(ax: Axes, scene: Scene, rank: int, scale: float, shades: Sequence[str]) -> None:
     """What one rank holds over time, one line a timeline; the lighter lines are dashed."""
-    longest = max(track.makespan for track in tracks) or 1.0
-    ax.set_xlim(0, longest)
-    put_time_ticks(ax, tracks)
-    for index, (track, shade) in enumerate(zip(tracks, shades, strict=True)):
-        xs, ys = zip(
-            *((track.at(time), count * scale * track.size) for time, count in curve_of(track.timeline, rank)),
-            strict=True,
-        )
+    ax.set_xlim(0, scene["span"] or 1.0)
+    put_time_ticks(ax, scene)
+    for index, (track, shade) in enumerate(zip(scene["tracks"], shades, strict=True)):
+        xs, ys = zip(*((time, count * scale) for time, count in steps_of(track, rank)), strict=True)
+        dashes = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))[index % 3]
         ax.fill_between(xs, ys, color=shade, alpha=0.12, linewidth=0, zorder=2)
-        ax.plot(
-            xs, ys, color=shade, linewidth=2.6, linestyle=("-", (0, (5, 1.5)), (0, (1.5, 1.2)))[index % 3], zorder=3
-        )
+        ax.plot(xs, ys, color=shade, linewidth=2.6, linestyle=dashes, zorder=3)

@@ -5,20 +5,17 @@ const SMALLEST = 9; // no text below this size: it goes before it can no longer 
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
+/* So many significant digits, but every digit before the point, as ppedu.core.format.number says it. */
+const numberText = (value, digits) => `${Math.abs(value) < 10 ** digits ? Number(value.toPrecision(digits)) : Math.round(value)}`;
+
 /* A time as the picture says it: no more digits than it has. */
-function timeText(scene, value) {
-  const digits = Math.abs(value) < 1e4 ? Number(value.toPrecision(4)) : Math.round(value);
-  return scene.unit ? `${digits} ${scene.unit}` : `${digits}`;
-}
+const timeText = (scene, value) => `${numberText(value, 4)} ${scene.unit}`.trim();
 
 /* The time of the cursor: as exact as one can point. */
-function cursorText(scene, value) {
-  const digits = Number(value.toFixed(scene.span >= 200 ? 1 : 2));
-  return scene.unit ? `${digits} ${scene.unit}` : `${digits}`;
-}
+const cursorText = (scene, value) => `${Number(value.toFixed(scene.span >= 200 ? 1 : 2))} ${scene.unit}`.trim();
 
 /* How much is in flight: a whole number, or shares of a larger unit. */
-const heldText = (count) => `${Number(count.toPrecision(3))}`;
+const heldText = (count) => numberText(count, 3);
 
 // where things stand
 
@@ -121,13 +118,11 @@ function sides(scene, options, lay, ctx, groups) {
   lay.right = options.strips ? Math.ceil(10 + lay.gauge + 6 + widest(scene.tracks.flatMap((track) => ["peak 88", ...track.peaks.map((peak) => `peak ${heldText(peak)}`)]), lay.small) + 4) : 10;
 }
 
-/* What the shapes mean: [[kind, word, left, line]]. It stands right of the axis label (line 0), or on lines of its own below it
-   where that leaves too little room. */
+/* The scene's key, each entry with its left and its line. It stands right of the axis label (line 0), or on lines of its own
+   below it where that leaves too little room. */
 function placeKey(scene, options, lay, ctx) {
-  const kinds = ["F", "B", "I", "W"].filter((kind) => scene.tracks.some((track) => track.kind.some((one) => one.includes(kind))));
-  const key = [...kinds.map((kind) => [kind, WORD[kind]]), ["idle", "bubble"]];
-  if (options.strips) key.push(["flight", scene.held]);
-  if (options.path) key.push(["path", "critical path"]);
+  const hidden = { "in flight": !options.strips, path: !options.path };
+  const key = scene.key.filter(([kind]) => !hidden[kind]);
   const wide = key.map(([, word]) => 1.5 * lay.small + 5 + em(ctx, word, false, lay.font) * lay.small + 14);
   const whole = wide.reduce((sum, one) => sum + one, -14);
   const end = lay.width - lay.right;
@@ -141,13 +136,10 @@ function placeKey(scene, options, lay, ctx) {
   lay.keyLines = line;
 }
 
-/* What a box can say, the fullest first: stage, kind and microbatch; without the stage, which its shade tells; the
-   microbatch alone; where even that is too long, the kind. */
-const SHORTER = [
-  (name) => name, (name) => name.replace(/^\d+/, ""), (name) => name.replace(/^.*[FBIW]/, ""), (name) => name.replace(/\d/g, ""),
-];
+/* What a box can say, the fullest first: what is left of its name without each pattern of SHORTER. */
+const TEXTS = SHORTER.map((pattern) => new RegExp(pattern, "g")).map((out) => (name) => name.replace(out, ""));
 
-/* For each kind the text that nearly all of its boxes have room for (its place in SHORTER), and its size. */
+/* For each kind the text that nearly all of its boxes have room for (its place in TEXTS), and its size. */
 function textLevels(scene, lay, ctx) {
   const rooms = new Map();
   for (const track of scene.tracks) {
@@ -166,7 +158,7 @@ function textLevels(scene, lay, ctx) {
     wide.sort((a, b) => a - b);
     const narrow = wide[Math.floor(wide.length / 10)];
     const tall = 0.72 * height * (kind.length > 1 ? 0.5 : SHAPE[kind][1] - SHAPE[kind][0]);
-    SHORTER.some((shorten, level) => {
+    TEXTS.some((shorten, level) => {
       const text = shorten(name);
       const size = Math.min(lay.label + 1, tall, narrow / em(ctx, text, true, lay.font));
       if (size >= SMALLEST) levels[kind] = { level, size };

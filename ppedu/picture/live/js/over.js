@@ -71,7 +71,7 @@ function paintLevels(ctx, scene, lay, colors, time) {
     const over = now > (budgetOf(scene, lane.rank) ?? Infinity);
     ctx.fillStyle = colors.strip;
     ctx.fillRect(x, top, lay.gauge, high);
-    ctx.fillStyle = over ? mix(colors.flight, 0.45, colors.ink) : colors.flight;
+    ctx.fillStyle = over ? mix(colors["in flight"], 0.45, colors.ink) : colors["in flight"];
     ctx.fillRect(x, top + high * (1 - now / scale), lay.gauge, (high * now) / scale);
     if (lane.rank % every) continue;
     ctx.fillStyle = colors.ink;

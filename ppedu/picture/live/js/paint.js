@@ -1,5 +1,5 @@
-/* Pure drawing of what does not move: lanes, boxes, strips, axis, key. The look is that of ppedu/plot.py, in the page's own
-   paper and ink. */
+/* Pure drawing of what does not move: lanes, boxes, strips, axis, key. The look is that of ppedu/picture/paper, in the
+   page's own paper and ink; texts, key and colours come with the scene. */
 
 const mixed = new Map();
 
@@ -26,21 +26,12 @@ function luminance(color) {
 /* What the theme of the page makes of the palette. paper and ink are the page's own, as #rrggbb. */
 function colorsOn(paper, ink, font) {
   const dark = luminance(paper) < 0.2;
-  const own = (key, share) => (dark ? mix(PALETTE[key], share, "#ffffff") : PALETTE[key]);
-  return {
-    paper, ink, font, dark,
-    quiet: mix(ink, 0.3, paper),
-    idle: dark ? mix(paper, 0.17, ink) : PALETTE.idle,
-    strip: dark ? mix(paper, 0.08, ink) : mix(PALETTE.idle, 0.55, PALETTE.paper),
-    flight: own("in flight", 0.12),
-    F: own("F", 0.14), B: PALETTE.B, I: PALETTE.I, W: PALETTE.W,
-  };
-}
-
-/* The text colour with the better contrast on a fill. */
-function textOn(fill) {
-  const [paper, ink, ground] = [PALETTE.paper, PALETTE.ink, fill].map((c) => luminance(c) + 0.05);
-  return paper / ground > ground / ink ? PALETTE.paper : PALETTE.ink;
+  const theme = dark ? "dark" : "light";
+  const colors = { ...PALETTE, paper, ink, font, dark, theme, quiet: mix(ink, 0.3, paper) };
+  for (const [kind, [fill]] of Object.entries(COLORS[theme])) colors[kind] = fill;
+  if (!dark) return colors;
+  const lighter = { "in flight": mix(PALETTE["in flight"], 0.12, PALETTE.paper) };
+  return { ...colors, ...lighter, idle: mix(paper, 0.17, ink), strip: mix(paper, 0.08, ink) };
 }
 
 function paintScene(ctx, scene, lay, options, colors) {
@@ -142,17 +133,15 @@ function paintBoxes(ctx, scene, lay, colors, list, paths) {
   const groups = new Map();
   for (const [k, i, rank] of list) {
     const track = scene.tracks[k];
-    const kind = track.kind[i];
-    for (let part = 0; part < kind.length; part++) {
-      let pale = track.pale ? (track.pale[i][part] ?? track.pale[i]) : 0;
-      if (paths?.[k] && !paths[k].has(i)) pale = 0.5 + pale / 2;
-      const key = kind[part] + pale;
-      if (!groups.has(key)) groups.set(key, { kind: kind[part], pale, boxes: [] });
+    const aside = paths?.[k] && !paths[k].has(i) ? 2 : 0; // which of the colours: off the critical path, the paler ones
+    track.shade[i].forEach((shade, part) => {
+      const [fill, text] = track.colors[colors.theme][shade].slice(aside);
+      const [kind, key] = [track.kind[i][part], track.kind[i][part] + fill];
+      if (!groups.has(key)) groups.set(key, { kind, fill, text, boxes: [] });
       groups.get(key).boxes.push([k, i, part, boxOf(scene, lay, k, i, rank, part)]);
-    }
+    });
   }
-  for (const { kind, pale, boxes } of groups.values()) {
-    const fill = pale ? mix(colors[kind], pale, colors.paper) : colors[kind];
+  for (const { kind, fill, text, boxes } of groups.values()) {
     ctx.beginPath();
     for (const [, , , box] of boxes) rounded(ctx, box);
     ctx.fillStyle = fill;
@@ -164,7 +153,7 @@ function paintBoxes(ctx, scene, lay, colors, list, paths) {
       ctx.lineWidth = 0.6;
       ctx.stroke();
     }
-    paintNames(ctx, scene, lay, boxes, textOn(fill));
+    paintNames(ctx, scene, lay, boxes, text);
   }
 }
 
@@ -199,10 +188,10 @@ function paintNames(ctx, scene, lay, boxes, color) {
     const text = lay.texts[track.kind[i]];
     if (!text) continue;
     const name = track.kind[i].length > 1 ? track.name[i].split("&")[part] : track.name[i];
-    const fits = (level) => level >= text.level && em(ctx, SHORTER[level](name), true, lay.font) * text.size <= w - 1;
+    const fits = (level) => level >= text.level && em(ctx, TEXTS[level](name), true, lay.font) * text.size <= w - 1;
     const level = [0, 1, 2, 3].find(fits);
     if (level === undefined) continue;
-    const said = SHORTER[level](name);
+    const said = TEXTS[level](name);
     if (size !== text.size) setFont(ctx, lay, (size = text.size), true);
     else if (!ctx.font.includes(`${size}px`)) setFont(ctx, lay, size, true); // em() measured a new text
     ctx.fillText(said, x + w / 2, y + h / 2 + 1);
@@ -242,7 +231,7 @@ const mostHeld = (scene) => Math.max(1, scene.peak, ...[scene.budget ?? 0].flat(
 /* What is in flight under each lane, as a share of the largest peak in the picture: one scale for all. */
 function paintStrips(ctx, scene, lay, colors) {
   const scale = mostHeld(scene);
-  const over = mix(colors.flight, 0.45, colors.ink);
+  const over = mix(colors["in flight"], 0.45, colors.ink);
   for (const lane of lay.lanes) {
     const track = scene.tracks[lane.track];
     const [end, base] = [laneEnd(scene, track), lane.stripTop + lane.strip];
@@ -257,7 +246,7 @@ function paintStrips(ctx, scene, lay, colors) {
       });
       ctx.fill();
     };
-    ctx.fillStyle = colors.flight;
+    ctx.fillStyle = colors["in flight"];
     area(0);
     const budget = budgetOf(scene, lane.rank);
     if (budget == null) continue;
@@ -349,7 +338,7 @@ function paintAxis(ctx, scene, lay, options, colors) {
     const x = lay.x(n * step);
     ctx.moveTo(x, y);
     ctx.lineTo(x, y + 3);
-    ctx.fillText(`${Number((n * step).toPrecision(6))}`, x, y + 5 + 0.6 * lay.small);
+    ctx.fillText(numberText(n * step, 6), x, y + 5 + 0.6 * lay.small);
   }
   ctx.stroke();
   ctx.textAlign = "left";
@@ -360,30 +349,28 @@ function paintAxis(ctx, scene, lay, options, colors) {
 /* What the shapes mean, from the line of the axis label on. */
 function paintKey(ctx, scene, lay, options, colors, first) {
   const size = lay.small;
-  ctx.textAlign = "left";
-  for (const [kind, word, x, line] of lay.key) {
+  const [w, high] = [1.5 * size, 1.3 * size];
+  for (const [kind, word, parts, x, line] of lay.key) {
     const y = first + 1.7 * size * line;
-    const [w, hgt] = [1.5 * size, 1.1 * size];
-    const [top, bottom] = SHAPE[kind] || (kind === "flight" ? [0.45, 1] : [0, 1]);
-    ctx.fillStyle = kind === "path" ? colors.paper : kind in SHAPE ? colors[kind] : colors.idle;
-    if (kind === "flight") ctx.fillStyle = colors.strip;
-    ctx.fillRect(x, y - hgt / 2, w, hgt * (kind in SHAPE ? bottom - top : 1));
-    if (kind === "flight") {
-      ctx.fillStyle = colors.flight;
-      ctx.fillRect(x, y - hgt / 2 + top * hgt, w, hgt * (bottom - top));
-    }
-    if (kind === "path") {
-      ctx.strokeStyle = colors.ink;
-      ctx.lineWidth = 2;
-      ctx.strokeRect(x + 1, y - hgt / 2 + 1, w - 2, hgt - 2);
-    }
-    if (kind in SHAPE) {
+    for (const [letter, top, bottom] of parts) {
+      const box = [x, y + (top - 0.5) * high, w, (bottom - top) * high];
+      ctx.beginPath();
+      ctx.rect(...box);
+      ctx.fillStyle = colors[letter];
+      ctx.fill();
+      if (HATCH[letter]) hatch(ctx, [[0, 0, 0, box]], mix(colors[letter], 0.3, PALETTE.ink));
+      if (kind === "path") {
+        ctx.strokeStyle = colors.ink;
+        ctx.lineWidth = 2;
+        ctx.stroke();
+      }
+      if (kind !== letter || !COLORS[colors.theme][kind]) continue;
       setFont(ctx, lay, 0.85 * size, true);
-      ctx.fillStyle = textOn(colors[kind]);
+      ctx.fillStyle = COLORS[colors.theme][kind][1];
       ctx.textAlign = "center";
-      ctx.fillText(kind, x + w / 2, y - hgt / 2 + (hgt * (bottom - top)) / 2 + 0.5);
-      ctx.textAlign = "left";
+      ctx.fillText(kind, x + w / 2, box[1] + box[3] / 2 + 0.5);
     }
+    ctx.textAlign = "left";
     setFont(ctx, lay, size, false);
     ctx.fillStyle = colors.quiet;
     ctx.fillText(word, x + w + 5, y);

@@ -1,19 +1,20 @@
 /* The live picture of timelines: what the explorers and the puzzle share. Plain JavaScript, no framework, no bundler:
    assets.py puts layout.js, paint.js, over.js, view.js and panel.js in front of explore.js, compare.js or puzzle.js, and
-   the palette (PALETTE, SHAPE, HATCH, WORD, from ppedu/palette.py) and KEEPS in front of all.
+   the palette (PALETTE, COLORS, SHAPE, HATCH, WORD, from ppedu/picture/palette.py), SHORTER and KEEPS in front of all.
 
    No rule of scheduling lives in JavaScript. What an operation needs, when a tensor was there and why a rank is idle
    comes with the scene, from `dependencies` and `Timeline`.
 
-   A SCENE (ppedu/explore/scene.py makes it: `scene(timelines, ...)`) is all that is drawn:
+   A SCENE (`scene` of ppedu/picture/scene.py makes it; matplotlib draws the same one) is all that is drawn:
      number    counts up; the picture says which one it has painted: root.dataset.drawn
-     unit      "" or "ms"; label: what the time axis says; integer: every operation ends at a whole number
+     unit      "", "ms" or another; label: what the time axis says; integer: every operation ends at a whole number
      span      where the time axis ends; peak: the most in flight of any rank, the one scale of all strips
-     caption   a sentence: p, m, predicted or measured
+     caption   sentences: p, m, predicted or measured
+     held      what strips count: "in flight", or "activations" of 1/p of the model where stages differ in size
+     key       [[kind, word, [[colour, top, bottom]]]]: what shapes mean; "in flight" and "path" where they are shown
      marks     [{time, label}]: dashed vertical lines ("target 22")                                    (optional)
      open      true where operations are still being placed: lanes are as long as the axis                (optional)
      budget    activations that a rank may hold, one number or one a rank: a dashed line in each strip   (optional)
-     held      what strips count: "in flight", or "activations" of 1/p of the model where stages differ in size
      tracks    one for each timeline, each with
        group     tracks with the same group share their ranks: predicted over measured, rank by rank
        word      what tells the tracks of a group apart ("predicted", "measured"), or ""
@@ -24,7 +25,8 @@
        name      what its box says ("F3"); one an operation
        microbatch  one an operation; start, end: its times
        curve     [[time, count, time, count, ...]] one a rank: in flight from then on
-       pale      0 to 1 an operation, two for a pair: later stages of a rank are paler; null where each rank holds one
+       shade     [place in colors] one an operation, two for a pair: later stages of a rank are paler
+       colors    {light, dark}: [[fill, text, and the same for boxes off the critical path]]
        waiting   [[rank, name, kind, message]]: placed, but it cannot start yet: drawn dashed behind the lane's last
                  operation                                                                             (optional)
        arrives   whether it is known when a result is there: of a measurement only its end is
@@ -230,7 +232,7 @@ class TimelineView {
       const parts = ctx.fillStyle.match(/[\d.]+/g) || [];
       return "#" + parts.slice(0, 3).map((part) => Math.round(part).toString(16).padStart(2, "0")).join("");
     };
-    const colors = colorsOn(hex("--ppedu-paper", "#ffffff"), hex("--ppedu-ink", "#1d2430"), style.fontFamily);
+    const colors = colorsOn(hex("--ppedu-paper", PALETTE.paper), hex("--ppedu-ink", PALETTE.ink), style.fontFamily);
     this.root.classList.toggle("ppedu-dark", colors.dark);
     return colors;
   }
