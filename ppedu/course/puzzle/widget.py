@@ -21,7 +21,7 @@ from ppedu.course.puzzle.levels import Level, level_of
 from ppedu.course.puzzle.position import Position
 from ppedu.course.puzzle.score import name_of
 from ppedu.picture.live import assets
-from ppedu.picture.live.real_run import PACE, Job, State, why_not_real
+from ppedu.picture.live.real_run import IDLE, PACE, Job, why_not_real
 from ppedu.picture.live.widget import View
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Puzzle(View):
         score = self.game.score
         run = self._timelines.get((key.level, key.position))
         if self._ran_at not in (None, (key.level, key.position)) and not self.run["busy"]:
-            self._ran_at, self.run = None, State().plain()  # how that run ended says nothing of this position
+            self._ran_at, self.run = None, IDLE  # how that run ended says nothing of this position
         self.measured = run is not None
         self._number += 1
         drawn = picture(self.game, score, self._number, self._pace(), run if key.overlaid else None)
@@ -202,7 +202,7 @@ class Puzzle(View):
 
     def _jobs(self) -> list[Job]:
         schedule = self.game.position.schedule
-        return [Job(replace(schedule, name=name_of(schedule)), self._pace())]
+        return [(replace(schedule, name=name_of(schedule)), self._pace())]
 
     def _run(self) -> None:
         rest = sum(map(len, self.game.position.rest))

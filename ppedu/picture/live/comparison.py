@@ -9,7 +9,7 @@ from typing import Any
 import traitlets
 from traitlets import Int, List, Unicode
 
-from ppedu.core.format import number, percent
+from ppedu.core.format import joined, number, percent
 from ppedu.core.schedule import Schedule
 from ppedu.core.timeline import Timeline
 from ppedu.picture.live import assets
@@ -65,10 +65,12 @@ class Comparison(LiveView):
         names = [self._check_name(name) for name in value] if isinstance(value, list | tuple) else []
         if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
             raise ValueError(f"schedules are {FEWEST} or {MOST} different names, to be compared: got {value!r:.200}")
-        own = [self._orders[name] for name in names if name in self._orders]
-        for order in own[:1]:
-            for shape, fixed in order.shape.items():
-                check_shape(shape, fixed, [self._orders.get(name, name) for name in names])
+        own = [self._orders[name].schedule for name in names if name in self._orders]
+        if len({(one.num_ranks, one.num_microbatches) for one in own}) > 1:
+            labels = joined(one.label for one in own)
+            raise ValueError(f"orders of one's own are compared at the same p and m: got {labels}")
+        if own:
+            check_shape("p", own[0].num_ranks, [self._orders.get(name, name) for name in names])
         return names
 
     def _fixed(self) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def verdict(timelines: Sequence[Timeline]) -> str:
     order = sorted(zip(times, names, strict=True))
     slowest_last = "Makespan: " + ", ".join(f"{name} {number(one)}" for one, name in order)
     time = f"The same makespan, {number(times[0])}" if same_time else slowest_last
-    sized = any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines)
+    sized = any(t.schedule.stage_size != 1 for t in timelines)
     if len(set(peaks)) == 1:
         held = f"a rank holds up to {number(peaks[0])}" + (f" {_of(sized, peaks[0])}" if sized else "")
         return f"{time}, and the same memory: {held}." if same_time else f"{time}; {held} with each."
@@ -142,5 +144,5 @@ def _of(sized: bool, count: float) -> str:
 def budget_verdict(timelines: Sequence[Timeline], afforded: Sequence[Afford], budget: int) -> str:
     """What each schedule makes of the budget: how many microbatches, and so how much time each of them takes."""
     said = [f"{t.schedule.name} affords {one.text}, {one.pace}" for t, one in zip(timelines, afforded, strict=True)]
-    sized = any(t.schedule.chain_length != t.schedule.num_ranks for t in timelines)
+    sized = any(t.schedule.stage_size != 1 for t in timelines)
     return f"With room for {budget} {_of(sized, budget) if sized else 'in flight'}: {'; '.join(said)}."

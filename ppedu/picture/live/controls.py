@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 from traitlets import Int, List
 
-from ppedu.core.costs import Costs
-from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
 from ppedu.picture.live.features import Order, Which, features
@@ -60,11 +58,7 @@ class LiveView(View):
         "m": lambda view, value: check_shape("m", value, view._which()),
         "slow_stage": lambda view, value: check_stage(value, view.p),
     }
-    FIRST: dict[str, Check] = {  # noqa: RUF012 - a table of the class
-        "p": _ranged("p"),
-        "m": _ranged("m"),
-        "slow_stage": lambda view, value: value,
-    }
+    LATE = frozenset({"p", "m", "slow_stage"})
 
     def __init__(self, orders: Mapping[str, Order], **given: Any) -> None:
         self._orders = orders
@@ -151,7 +145,7 @@ class LiveView(View):
         return why_not_real(self._train, [one.built()[0] for one in self._settings()])
 
     def _jobs(self) -> list[Job]:
-        return [Job(*_paced(one)) for one in self._settings()]
+        return [_paced(one) for one in self._settings()]
 
     def _ran(self, key: Any, runs: Sequence[Run]) -> None:
         self._measured.update(zip(key[0], (run.timeline for run in runs), strict=True))
@@ -161,6 +155,6 @@ class LiveView(View):
         self._refresh(fresh=False)
 
 
-def _paced(settings: Settings) -> tuple[Schedule, Costs]:
+def _paced(settings: Settings) -> Job:
     """What a real run of these settings is, and what its prediction is of."""
     return settings.built()[0], settings.costs().scaled(PACE, "s")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ppedu import theory
 from ppedu.core.format import by_rank, joined, percent, time_text
 from ppedu.core.timeline import Timeline
-from ppedu.picture.live.formulas import PLAIN, formulas, work_out
+from ppedu.picture.live.formulas import PLAIN, Value, formulas, work_out
 from ppedu.picture.live.settings import Settings
 
-Value: TypeAlias = float | tuple[float, ...]
 LABELS = {
     "makespan": "makespan",
     "idle": "idle time, most of any rank",
@@ -56,15 +55,22 @@ def figures(settings: Settings, t: Timeline) -> tuple[Figure, ...]:
     utilization 72.7 % = m / (m + p - 1) = 8/11
     peak in flight, rank by rank 4 3 2 1 = min(p - i, m) on rank i = 4 3 2 1
     """
-    known, why = work_out(formulas(settings), settings), _why_simulated(settings)
+    known, why = formulas(settings), _why_simulated(settings)
+    come_to = work_out(known, settings)
     found = []
     for key, value in values_of(t).items():
         if key == "idle" and settings.key in PLAIN:
             continue
-        form = known.get(key)
-        formula, numbers = (form.formula, form.numbers) if form and form.gives(value) else ("", "")
-        found.append(Figure(key, LABELS[key], value, text_of(key, value), formula, numbers, "" if formula else why))
+        more = {"note": why}
+        if key in known and _same(come_to[key][0], value):
+            more = {"formula": known[key], "numbers": come_to[key][1]}
+        found.append(Figure(key, LABELS[key], value, text_of(key, value), **more))
     return (*found, *_weights(t))
+
+
+def _same(a: Value, b: Value) -> bool:
+    pairs = zip(*(one if isinstance(one, tuple) else (one,) for one in (a, b)), strict=True)
+    return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
 
 
 def read_off(t: Timeline, beside: Timeline | None = None) -> tuple[Figure, ...]:

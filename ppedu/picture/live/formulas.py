@@ -7,9 +7,7 @@ I and W the halves of B, F&B an overlapped pair.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -76,39 +74,23 @@ def _case(s: Settings) -> theory.Case:
     return theory.Case(s.p, s.m, s.v, f, b, b * (1 - s.w_share), b * s.w_share, s.overlap * (f + b))
 
 
-@dataclass(frozen=True, slots=True)
-class Worked:
-    """A formula, what it comes to (for each rank where it is a rank's), and how that is written."""
-
-    formula: str
-    value: Value
-    numbers: str
-
-    def gives(self, value: Value) -> bool:
-        """Whether this is what a timeline shows."""
-        mine, other = (one if isinstance(one, tuple) else (one,) for one in (self.value, value))
-        return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in zip(mine, other, strict=True))
-
-
-def work_out(found: Formulas, settings: Settings) -> dict[str, Worked]:
-    """What formulas come to.
+def work_out(found: Formulas, settings: Settings) -> dict[str, tuple[Value, str]]:
+    """What formulas come to (for each rank where it is a rank's), and how that is written.
 
     >>> work_out({"idle": "(p - 1)(F + B)", "bubble": "idle / (20 + p)"}, Settings("1f1b", p=4, m=8))["bubble"]
-    Worked(formula='idle / (20 + p)', value=0.25, numbers='6/24 = 1/4')
+    (0.25, '6/24 = 1/4')
     """
-    letters = _case(settings).letters
-    held, done = [0.0] * settings.p, {}
+    letters, held = _case(settings).letters, (0.0,) * settings.p
+    done: dict[str, tuple[Value, str]] = {}
     for key, formula in found.items():
         if key in ("peak", "activations"):
-            rule = formula.removesuffix(" on rank i")
-            held = [theory.evaluate(rule, {**letters, "i": i, "peak in flight": peak}) for i, peak in enumerate(held)]
-            done[key] = Worked(formula, tuple(held), by_rank(held))
+            rule, before = formula.removesuffix(" on rank i"), enumerate(held)
+            held = tuple(theory.evaluate(rule, {**letters, "i": i, "peak in flight": peak}) for i, peak in before)
+            done[key] = held, by_rank(held)
         else:
             letters[key] = theory.evaluate(formula, letters)
-            numbers = (
-                _share(formula, letters) if key in _BY_IDLE and " / " in formula else theory.put_in(formula, letters)
-            )
-            done[key] = Worked(formula, letters[key], numbers)
+            quotient = key in _BY_IDLE and " / " in formula
+            done[key] = letters[key], _share(formula, letters) if quotient else theory.put_in(formula, letters)
     return done
 
 

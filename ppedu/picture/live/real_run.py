@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ppedu.core.costs import Costs
@@ -53,32 +53,12 @@ def why_not_real(train: Trainer | None, schedules: Sequence[Schedule]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One training run: a schedule, and the seconds that its operations are made to last."""
-
-    schedule: Schedule
-    pace: Costs
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where a run stands, as the page is told.
-
-    state: idle, starting, running, stopping, done, stopped or failed; busy in the second to the fourth of these.
-    step of steps: over all jobs. text: a sentence.
-    """
-
-    state: str = "idle"
-    step: int = 0
-    steps: int = STEPS
-    loss: float | None = None
-    text: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "busy": self.state in ("starting", "running", "stopping")}
-
-
+Job: TypeAlias = tuple[Schedule, Costs]
+"""One training run: a schedule, and the seconds that its operations are made to last."""
+State: TypeAlias = dict[str, Any]
+IDLE: State = {"state": "idle", "busy": False, "step": 0, "steps": STEPS, "loss": None, "text": ""}
+"""Where a run stands, as the page is told: idle, starting, running, stopping, done, stopped or failed; busy in the second to
+the fourth of these; step of steps, over all jobs; the latest loss; and a sentence."""
 _turn = threading.Lock()  # two runs at a time would take each other's cores, and measure that
 _runs: set[RealRun] = set()
 
@@ -91,7 +71,7 @@ class RealRun:
     ) -> None:
         self.jobs, self._train, self._tell, self._done = jobs, train, tell, done
         self._stop = threading.Event()
-        self._state = State(steps=STEPS * len(jobs))
+        self._state = {**IDLE, "steps": STEPS * len(jobs)}
         self._thread = threading.Thread(target=self._work, name="ppedu real run", daemon=True)
 
     def start(self) -> None:
@@ -116,7 +96,9 @@ class RealRun:
             self._thread.join(timeout)
 
     def _say(self, state: str, **news: Any) -> None:
-        self._state = replace(self._state, state=state, **news)
+        if state == "running" and self._stop.is_set():
+            return  # it stays at "stopping"
+        self._state = {**self._state, "state": state, "busy": state in ("starting", "running", "stopping"), **news}
         self._tell(self._state)
 
     def _work(self) -> None:
@@ -133,34 +115,22 @@ class RealRun:
         from ppedu.runtime.errors import RunStopped
 
         runs = []
-        for number, job in enumerate(self.jobs):
-            step = simulate(job.schedule, job.pace).makespan
-            self._say_unless_stopping(
-                text=f"{job.schedule.label}: starting; then {STEPS} steps of about {step:.2g} s each"
-            )
-            progress = self._progress(job, STEPS * number)
-            samples = 4 * job.schedule.num_microbatches
+        for number, (schedule, pace) in enumerate(self.jobs):
+            step = simulate(schedule, pace).makespan
+            self._say("running", text=f"{schedule.label}: starting; then {STEPS} steps of about {step:.2g} s each")
+            progress = partial(self._progress, schedule.label, STEPS * number)
+            samples = 4 * schedule.num_microbatches
             try:
-                runs.append(
-                    self._train(
-                        job.schedule, job.pace, samples=samples, steps=STEPS, progress=progress, stop=self._stop
-                    )
-                )
+                run = self._train(schedule, pace, samples=samples, steps=STEPS, progress=progress, stop=self._stop)
             except RunStopped:
                 return "stopped", "Stopped. No process is left."
+            runs.append(run)
         self._done(runs)
         return "done", summary(runs)
 
-    def _progress(self, job: Job, before: int) -> Progress:
-        def progress(done: int, steps: int, loss: float) -> None:
-            text = f"{job.schedule.label}: step {done} of {steps}, loss {loss:.3f}"
-            self._say_unless_stopping(step=before + done, loss=loss, text=text)
-
-        return progress
-
-    def _say_unless_stopping(self, **news: Any) -> None:
-        if not self._stop.is_set():
-            self._say("running", **news)
+    def _progress(self, label: str, before: int, done: int, steps: int, loss: float) -> None:
+        text = f"{label}: step {done} of {steps}, loss {loss:.3f}"
+        self._say("running", step=before + done, loss=loss, text=text)
 
 
 def summary(runs: Sequence[Run]) -> str:

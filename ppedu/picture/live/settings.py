@@ -101,7 +101,7 @@ class Settings:
     @property
     def size(self) -> float:
         """What a stage is of a p-th of the model: the share of its costs, and of its activations."""
-        return self.p / self.built()[0].chain_length
+        return self.built()[0].stage_size
 
     def costs(self) -> Costs:
         """What the operations cost, in units of an F of 1/p of the model."""
@@ -150,25 +150,26 @@ def ranks_of(names: Sequence[Which]) -> list[int]:
     [2, 4, 6, 8, 10, 12, 14, 16]
     """
     own, all_p = _own(names), range(int(CONTROLS["p"].low), int(CONTROLS["p"].high) + 1)
-    tried = [own.shape["p"]] if own else all_p
+    tried = [own[0].shape["p"]] if own else all_p
     return [p for p in tried if not any(why_not_p(name, p) for name in names)]
 
 
 def nearest_m(m: int, names: Sequence[Which]) -> int:
     """The m that these schedules can have: an order of one's own fixes it, and may have more than the control goes to."""
     own = _own(names)
-    return own.shape["m"] if own else min(m, int(CONTROLS["m"].high))
+    return own[0].shape["m"] if own else min(m, int(CONTROLS["m"].high))
 
 
-def _own(names: Sequence[Which]) -> Order | None:
-    return next((which for which in names if isinstance(which, Order)), None)
+def _own(names: Sequence[Which]) -> list[Order]:
+    return [which for which in names if isinstance(which, Order)]
 
 
 def check_shape(name: str, value: object, names: Sequence[Which]) -> int:
     """p or m, or ValueError where it is out of range, not that of an order of one's own, or a p that one of the schedules
     cannot have."""
-    own = _own(names)
-    number = own.check(name, value) if own else int(CONTROLS[name].check(name, value))
+    for order in (own := _own(names)):
+        order.check(name, value)
+    number = own[0].shape[name] if own else int(CONTROLS[name].check(name, value))
     reasons = (why_not_p(one, number) for one in names if name == "p")
     if reason := next(filter(None, reasons), ""):
         raise ValueError(f"p cannot be {number}: {reason}")

@@ -19,7 +19,7 @@ import traitlets
 from traitlets import Bool, Dict, Int, TraitError, Unicode
 
 from ppedu.core.timeline import Timeline
-from ppedu.picture.live.real_run import Job, RealRun, State, Trainer
+from ppedu.picture.live.real_run import IDLE, Job, RealRun, State, Trainer
 from ppedu.picture.scene import Scene, Structure, Track, details, scene, tracks_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class View(anywidget.AnyWidget):
     fixed = Dict().tag(sync=True)
 
     CHECKS: dict[str, Check] = {"overlay": lambda view, value: bool(value)}  # noqa: RUF012 - a table of the class
-    FIRST: dict[str, Check] = {}  # noqa: RUF012 - of those that depend on other controls: what holds whatever these are
+    LATE: frozenset[str] = frozenset()
+    """Those that depend on others: they are checked when all that a move sets is set."""
 
     def __init__(self, train: Trainer | None = None, **given: Any) -> None:
         enable_in_colab()
@@ -89,7 +90,7 @@ class View(anywidget.AnyWidget):
         self._setting = False
         self._tracks: list[Track] = []
         self._real: RealRun | None = None
-        super().__init__(run=State().plain(), fixed=self._fixed(), **given)
+        super().__init__(run=IDLE, fixed=self._fixed(), **given)
         self._refresh()
         self._send_details()  # a page that is saved now has them, and reads without a kernel
         self.observe(self._moved, list(self.CHECKS))
@@ -105,7 +106,7 @@ class View(anywidget.AnyWidget):
             "set": self._set,
             "details": lambda _: self._send_details(),
             "run": lambda _: self._run(),
-            "stop": lambda _: self._stop(),
+            "stop": lambda _: self.stop(),
         }
 
     # what subclasses fill in
@@ -224,8 +225,7 @@ class View(anywidget.AnyWidget):
                 for name, value in content["values"].items():
                     if name not in self.CHECKS:
                         raise ValueError(f"there is no control {name!r}")
-                    value = (self.FIRST.get(name) or self.CHECKS[name])(self, value)
-                    self.set_trait(name, value)  # the whole check comes when all that the move sets is set
+                    self.set_trait(name, value if name in self.LATE else self.CHECKS[name](self, value))
         finally:
             self._setting = False
         gesture = content.get("gesture")
@@ -255,20 +255,15 @@ class View(anywidget.AnyWidget):
         with self._together():
             self._run()
 
-    def _stop(self) -> None:
-        if self._real is not None:
-            self._real.stop()
-
     def stop(self, wait: float = 0.0) -> None:
         """Press "Stop"; with `wait`, give the run so many seconds to end."""
-        real = self._real
-        if real is not None:
-            real.stop()
-            real.join(wait)
+        if self._real is not None:
+            self._real.stop()
+            self._real.join(wait)
 
     def _tell(self, state: State) -> None:
         with self._guard:
-            self.run = state.plain()
+            self.run = state
 
     def _finish(self, key: Any, runs: Sequence[Any]) -> None:
         with self._together():
