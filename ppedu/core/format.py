@@ -82,7 +82,7 @@ def counted(count: int, what: str) -> str:
     >>> counted(1, "rank"), counted(8, "microbatch")
     ('1 rank', '8 microbatches')
     """
-    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
+    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith(('ch', 's')) else 's'}"
 
 
 def joined(words: Iterable[object], last: str = "and") -> str:

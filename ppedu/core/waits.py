@@ -39,18 +39,24 @@ def gaps(timeline: Timeline, rank: int) -> tuple[Gap, ...]:
     found, since = [], timeline.start
     for span in timeline.spans_of(rank):
         if span.start - since > shortest:
-            waited = _waited_for(timeline, span)
-            head = f"rank {rank} is idle from {_clock(timeline, since)} to {_clock(timeline, span.start)}"
-            reason = _no_wait(timeline, span, since)
-            if waited is not None:
-                reason = _wait(timeline, span, since, timeline.span_of[waited], shortest)
-                if timeline.measured and timeline.span_of[waited].end <= since:
-                    waited = None  # it was there already
-            found.append(Gap(rank, since, span.start, span.action, waited, f"{head}: {reason}"))
+            found.append(_gap_before(timeline, span, since, shortest))
         since = max(since, span.end)
     if timeline.end - since > shortest:
         found.append(Gap(rank, since, timeline.end, None, None, _nothing_more(timeline, rank)))
     return tuple(found)
+
+
+def _gap_before(timeline: Timeline, span: Span, since: float, shortest: float) -> Gap:
+    waited = _waited_for(timeline, span)
+    if waited is None:
+        reason = _no_wait(timeline, span, since)
+    else:
+        producer = timeline.span_of[waited]
+        reason = _wait(timeline, span, since, producer, shortest)
+        if timeline.measured and producer.end <= since:
+            waited = None  # it was there already
+    head = f"rank {span.rank} is idle from {_clock(timeline, since)} to {_clock(timeline, span.start)}"
+    return Gap(span.rank, since, span.start, span.action, waited, f"{head}: {reason}")
 
 
 def critical_path(timeline: Timeline) -> tuple[Span, ...]:

@@ -86,7 +86,7 @@ def _work(asked: Problem, rank: int, heads: dict[Step, float], tails: dict[Step,
 def _memory(asked: Problem, rank: int, heads: dict[Step, float], tails: dict[Step, float]) -> float:
     if asked.limits is None:
         return 0.0
-    stages, limit = asked.stages_of(rank), asked.limits[rank]
+    stages, limit = asked.shape.stages_of(rank), asked.limits[rank]
     kept = {stage: _kept(asked, stage) for stage in stages}
     first, last = (min(times[s, kind] for s in stages) for times, kind in ((heads, F), (tails, asked.frees)))
     if limit >= asked.m * len(stages):

@@ -55,9 +55,6 @@ class Problem:
         """A schedule without its orders: what the rules of dependency ask for."""
         return Schedule("optimized", self.m, self.rank_of_stage, ((),) * self.p)
 
-    def stages_of(self, rank: int) -> tuple[int, ...]:
-        return self.shape.stages_of(rank)
-
     def duration(self, step: Step) -> float:
         stage, kind = step
         return self.costs.duration(Action(stage, kind, 0))
@@ -82,23 +79,16 @@ class Problem:
         return 0.0 if self.rank_of_stage[source] == self.rank_of_stage[target] else float(self.costs.transfer)
 
 
-def problem(
-    p: object,
-    m: object,
-    costs: object,
-    memory_limit: object,
-    split_backward: object,
-    rank_of_stage: object,
-) -> Problem:
+def problem(p: Any, m: Any, costs: Any, memory_limit: Any, split_backward: Any, rank_of_stage: Any) -> Problem:
     """What was asked, checked. Raises TypeError or ValueError with the rule, the number and the remedy."""
-    count_p, count_m = whole("p", p), whole("m", m)
+    p, m = whole("p", p), whole("m", m)
     if not isinstance(costs, Costs):
         raise TypeError(f"costs is ppedu.Costs(forward=..., backward=...) or a timeline's costs(): costs={costs!r:.80}")
     if not isinstance(split_backward, bool):
         raise TypeError(f"split_backward is True (I and W) or False (B): split_backward={split_backward!r:.80}")
-    placement = _placement(count_p, rank_of_stage)
-    costs.check(Schedule("the order to be found", count_m, placement, ((),) * count_p))
-    return Problem(count_m, costs, placement, split_backward, _limits(count_p, memory_limit, placement))
+    placement = _placement(p, rank_of_stage)
+    costs.check(Schedule("the order to be found", m, placement, ((),) * p))
+    return Problem(m, costs, placement, split_backward, _limits(p, memory_limit, placement))
 
 
 def _placement(p: int, given: Any) -> tuple[int, ...]:

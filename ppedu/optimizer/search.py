@@ -186,7 +186,7 @@ def _add_needs(model: Any, asked: Problem, starts: dict[Action, Any]) -> None:
 def _add_limits(model: Any, asked: Problem, starts: dict[Action, Any]) -> None:
     """What a rank keeps. With one stage and microbatches in order, forward j + limit waits until j is freed."""
     for rank, limit in enumerate(asked.limits or ()):
-        stages, kept = asked.stages_of(rank), []
+        stages, kept = asked.shape.stages_of(rank), []
         for stage in stages:
             length = round(asked.duration((stage, asked.frees)))
             for j in range(asked.m):
