@@ -16,8 +16,9 @@ def evaluate(formula: str, letters: Mapping[str, float]) -> float:
     >>> evaluate("2p - 1 + max(0, p - m) W", {"p": 4, "m": 2, "W": 0.5})
     8.0
     """
-    names = {_name(letter): value for letter, value in letters.items()}
-    return float(eval(_code(formula), {"__builtins__": {}, "min": min, "max": max}, names))
+    code, names = _read(formula)
+    known = {name: letters[letter] for name, letter in names.items()}
+    return float(eval(code, {"__builtins__": {}, "min": min, "max": max}, known))
 
 
 def put_in(formula: str, letters: Mapping[str, float]) -> str:
@@ -34,17 +35,15 @@ def put_in(formula: str, letters: Mapping[str, float]) -> str:
 def _tokens(formula: str) -> tuple[str, ...]:
     """Its numbers, letters and signs, with an x where a product is written without a sign."""
     found: list[str] = []
-    for token in re.findall(r"peak in flight|F&B|[A-Za-z]+|[\d.]+|\S", formula):
+    for token in re.findall(r"F&B|[A-Za-z]+|[\d.]+|\S", formula):
         factor = found and (found[-1] == ")" or found[-1][-1].isalnum()) and found[-1] not in ("min", "max")
         found += ["x", token] if factor and (token == "(" or token[0].isalnum()) else [token]
     return tuple(found)
 
 
 @lru_cache(maxsize=256)
-def _code(formula: str) -> CodeType:
-    return compile(" ".join("*" if token == "x" else _name(token) for token in _tokens(formula)), formula, "eval")
-
-
-def _name(token: str) -> str:
-    """A letter as Python can read it."""
-    return token.replace("&", "_and_").replace(" ", "_")
+def _read(formula: str) -> tuple[CodeType, dict[str, str]]:
+    """A formula as Python's code, and its letters by the names that they have there."""
+    letters = {token.replace("&", "_"): token for token in _tokens(formula) if token[0].isalpha()}
+    text = " ".join("*" if token == "x" else token.replace("&", "_") for token in _tokens(formula))
+    return compile(text, formula, "eval"), {n: one for n, one in letters.items() if n not in ("x", "min", "max")}

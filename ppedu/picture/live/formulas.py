@@ -64,7 +64,7 @@ def _memory(s: Settings) -> Formulas:
     if "near" in peak:  # too long to be read at a glance
         return {}
     each = " on rank i" if " i" in peak else ""
-    return {"peak": peak + each} | ({"activations": f"peak in flight / {1 / s.size:.0f}"} if s.size != 1 else {})
+    return {"peak": peak + each} | ({"activations": f"peak / {1 / s.size:.0f}"} if s.size != 1 else {})
 
 
 def _case(s: Settings) -> theory.Case:
@@ -85,7 +85,7 @@ def work_out(found: Formulas, settings: Settings) -> dict[str, tuple[Value, str]
     for key, formula in found.items():
         if key in ("peak", "activations"):
             rule, before = formula.removesuffix(" on rank i"), enumerate(held)
-            held = tuple(theory.evaluate(rule, {**letters, "i": i, "peak in flight": peak}) for i, peak in before)
+            held = tuple(theory.evaluate(rule, {**letters, "i": i, "peak": peak}) for i, peak in before)
             done[key] = held, by_rank(held)
         else:
             letters[key] = theory.evaluate(formula, letters)
