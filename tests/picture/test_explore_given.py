@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 import ppedu
 from ppedu import Costs, Schedule, Span, Timeline, gpipe, one_f_one_b, simulate, zb_v
-from ppedu.picture.live.recorded import Ran
 
 TWO = Schedule.from_text("F0 F1 B0 B1\nF0 B0 F1 B1", name="mine")
 
 
-@dataclass
-class FakeRun:
-    schedule: Schedule
-    timelines: tuple[Timeline, ...]
-    pace: Costs | None = None
-    losses: tuple[float, ...] = (5.5,)
-    stopped: str | None = None
-
-    @property
-    def timeline(self) -> Timeline:
-        return self.timelines[-1]
+def ran(schedule: Schedule, timelines: tuple[Timeline, ...], pace: Costs | None = None) -> ppedu.Run:
+    """What `ppedu.train` returns, without any training."""
+    return ppedu.Run(schedule, (5.5,), timelines, (), None, "cpu", "gloo", 2, pace)
 
 
 def clocked(schedule: Schedule, costs: Costs, part: int | None = None) -> Timeline:
@@ -132,17 +123,17 @@ def test_an_order_that_cannot_run_says_why():
 
 
 def test_run_for_real_runs_that_very_order(made):
-    ran = []
+    schedules = []
 
     def train(schedule, pace, **_):
-        ran.append(schedule)
-        return FakeRun(schedule, (clocked(schedule, pace),), pace)
+        schedules.append(schedule)
+        return ran(schedule, (clocked(schedule, pace),), pace)
 
     view = made(TWO, ratio=2, train=train)
     say(view, do="run", asked=1)
     view._real.join(10)
     assert view.run["state"] == "done", view.run["text"]
-    assert ran[0] is TWO
+    assert schedules[0] is TWO
     assert [t["word"] for t in view.scene["tracks"]] == ["predicted", "measured"]
     assert view.scene["tracks"][1]["makespan"] == 225  # 9 units of 20 ms, and a quarter more
 
@@ -168,7 +159,7 @@ def test_a_prediction_stands_for_itself(made):
 def test_a_run_lies_over_its_prediction(made, pace):
     """The prediction is its pace's; without one, that of what its operations took."""
     measured = clocked(TWO, PACE)
-    view = made(FakeRun(TWO, (clocked(TWO, Costs(1, 1)), measured), pace))
+    view = made(ran(TWO, (clocked(TWO, Costs(1, 1)), measured), pace))
     expected = simulate(TWO, PACE if pace else measured.costs())
     assert (view.timelines[0].spans, view.timelines[1]) == (expected.spans, measured)
     assert ("Predicted from the medians of what each stage's operations took." in view.scene["caption"]) == (not pace)
@@ -186,11 +177,11 @@ def test_a_run_lies_over_its_prediction(made, pace):
 
 
 def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(made):
-    view = made(FakeRun(TWO, (clocked(TWO, PACE, part=3),), PACE))
+    view = made(ran(TWO, (clocked(TWO, PACE, part=3),), PACE))
     assert view.scene["tracks"][0]["title"][-1] == "stopped after 3 of 8 operations"
     assert "%" not in view.scene["tracks"][0]["title"][1]
     with pytest.raises(ValueError, match="ended before its first step was measured: it has no timeline"):
-        made(FakeRun(TWO, ()))
+        made(ran(TWO, ()))
 
 
 def test_nothing_of_it_can_be_moved_or_run(made):
@@ -202,7 +193,7 @@ def test_nothing_of_it_can_be_moved_or_run(made):
     with pytest.raises(ValueError, match=re.escape("ppedu.explore(its.schedule) is a view that can run the schedule")):
         view.run_for_real()
     assert "names" not in view.fixed
-    for shown in (simulate(TWO), FakeRun(TWO, (clocked(TWO, PACE),))):
+    for shown in (simulate(TWO), ran(TWO, (clocked(TWO, PACE),))):
         with pytest.raises(ValueError, match="already has its times: leave out p, ratio and train, or explore its"):
             made(shown, p=2, ratio=2.0, train=print)
 
@@ -252,9 +243,3 @@ def test_they_need_neither_torch_nor_matplotlib(fresh_python):
         "print(*{'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     )
     assert fresh_python(code).split() == []
-
-
-def test_recorded_takes_what_train_returns():
-    assert {"schedule", "losses", "timelines", "pace"} <= {*ppedu.Run.__dataclass_fields__}
-    assert isinstance(FakeRun(TWO, ()), Ran)
-    assert not isinstance(simulate(TWO), Ran)

@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from ppedu.picture.live.comparison import Comparison
     from ppedu.picture.live.explorer import Explorer
     from ppedu.picture.live.real_run import Trainer
-    from ppedu.picture.live.recorded import Ran, Recorded
+    from ppedu.picture.live.recorded import Recorded
+    from ppedu.runtime.run import Run
 
 __all__ = ["explore", "explore_compare"]
 
 
 @overload
-def explore(schedule: Timeline | Ran) -> Recorded: ...
+def explore(schedule: Timeline | Run) -> Recorded: ...
 @overload
 def explore(
     schedule: str | Schedule = ..., p: int = ..., m: int = ..., *, train: Trainer | None = ..., **settings: Any
 ) -> Explorer: ...
 def explore(
-    schedule: str | Schedule | Timeline | Ran = "1f1b",
+    schedule: str | Schedule | Timeline | Run = "1f1b",
     p: int | None = None,
     m: int | None = None,
     *,
@@ -63,12 +64,13 @@ def explore(
     live view of custom p=2 m=2: makespan 9, bubble 33.3 %, in flight 2 1
     """
     from ppedu.picture.live.explorer import Explorer
-    from ppedu.picture.live.recorded import Ran, Recorded
+    from ppedu.picture.live.recorded import Recorded
+    from ppedu.runtime.run import Run
 
     settings = _checked("explore", p, m, settings)
     if isinstance(schedule, str | Schedule):
         return Explorer(schedule, train=train, **settings)
-    if not isinstance(schedule, Timeline | Ran):
+    if not isinstance(schedule, Timeline | Run):
         has = {"schedule": Schedule, "timeline": Timeline}
         parts = [f"its {part}" for part, kind in has.items() if isinstance(getattr(schedule, part, None), kind)]
         raise TypeError(

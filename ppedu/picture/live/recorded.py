@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from traitlets import List, Unicode
 
-from ppedu.core.costs import Costs
-from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
 from ppedu.picture.live import assets
 from ppedu.picture.live.figures import read_off
 from ppedu.picture.live.widget import View
-
-
-@runtime_checkable
-class Ran(Protocol):
-    """What is looked at of a run of `ppedu.train`."""
-
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def losses(self) -> tuple[float, ...]: ...
-    @property
-    def timelines(self) -> tuple[Timeline, ...]: ...
-    @property
-    def pace(self) -> Costs | None: ...
+from ppedu.runtime.run import Run
 
 
 class Recorded(View):
@@ -42,7 +27,7 @@ class Recorded(View):
 
     figures: List[Any] = List().tag(sync=True)
 
-    def __init__(self, shown: Timeline | Ran) -> None:
+    def __init__(self, shown: Timeline | Run) -> None:
         self._timeline = shown if isinstance(shown, Timeline) else _last(shown)
         self._beside: Timeline | None = None
         self._transfer: float | None = None
@@ -76,13 +61,13 @@ class Recorded(View):
         self._draw([timelines], self._transfer)
 
 
-def _last(run: Ran) -> Timeline:
+def _last(run: Run) -> Timeline:
     if not run.timelines:
         raise ValueError("this run ended before its first step was measured: it has no timeline to show")
     return run.timelines[-1]
 
 
-def _prediction(run: Ran, t: Timeline) -> tuple[Timeline, float]:
+def _prediction(run: Run, t: Timeline) -> tuple[Timeline, float]:
     """What its pace comes to, or, without one, what each stage's operations took; and what messages take in it."""
     if run.pace is None:
         said = "predicted from the medians of what each stage's operations took"
