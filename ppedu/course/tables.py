@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ppedu.core.format import by_rank, bytes_text, time_text
 from ppedu.core.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -35,16 +36,16 @@ def run_table(pair: Pair) -> Table:
     """One run: a figure a row."""
     run, both = pair.run, pair.both
     table = _table(pair.measured.label, ["", "predicted", "measured"])
-    table.add_row("makespan", *(_time(t.makespan) for t in both))
+    table.add_row("makespan", *(time_text(t.makespan, "s") for t in both))
     table.add_row("utilization", *(f"{t.utilization:.1%}" for t in both))
     table.add_row("bubble, of the makespan", *(f"{t.bubble_fraction:.1%}" for t in both))
     table.add_row("bubble, over the ideal time", *(f"{t.bubble_over_ideal:.1%}" for t in both))
     table.add_row("peak in flight, by rank", *(" ".join(map(str, t.peak_in_flight)) for t in both))
     if not _one_size([pair]):
-        table.add_row("the same, in 1/p of the model", *(_counts(t.peak_activations) for t in both))
+        table.add_row("the same, in 1/p of the model", *(by_rank(t.peak_activations) for t in both))
     if run.schedule.chains == 2:
         table.add_row("weights", "2 copies", "2 copies")
-    table.add_row("peak activations, by rank", "", " ".join(map(_bytes, run.peak_activation_bytes)))
+    table.add_row("peak activations, by rank", "", " ".join(map(bytes_text, run.peak_activation_bytes)))
     table.add_row("loss, step by step", "", _losses(run))
     table.caption = _caption([pair])
     return table
@@ -70,10 +71,10 @@ def _compare_row(pair: Pair) -> list[str]:
     run = pair.run
     return [
         run.schedule.label.replace(f" p={run.schedule.num_ranks}", ""),
-        *(_time(t.makespan) for t in pair.both),
+        *(time_text(t.makespan, "s") for t in pair.both),
         *(f"{t.utilization:.1%}" for t in pair.both),
-        _counts(pair.measured.peak_activations),  # what is in flight, where all stages are 1/p of the model
-        _bytes(run.peak_activation_bytes[0]),
+        by_rank(pair.measured.peak_activations),  # what is in flight, where all stages are 1/p of the model
+        bytes_text(run.peak_activation_bytes[0]),
         _losses(run),
     ]
 
@@ -111,20 +112,8 @@ def _one_size(pairs: Sequence[Pair]) -> bool:
     return all(pair.run.schedule.stage_size == 1 for pair in pairs)
 
 
-def _counts(peaks: Sequence[float]) -> str:
-    return " ".join(f"{peak:.3g}" for peak in peaks)
-
-
 def _losses(run: Run) -> str:
     return " ".join(f"{loss:.3f}" for loss in run.losses)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.3f} s"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def show(table: Table, narrow: Table | None = None) -> None:
