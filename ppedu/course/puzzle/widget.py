@@ -56,16 +56,14 @@ class Puzzle(View):
     text = Unicode("").tag(sync=True)
     legal = Bool(False).tag(sync=True)
     hints = Int(0).tag(sync=True)
-    overlay = Bool(True).tag(sync=True)
-    measured = Bool(False).tag(sync=True)
     board = Dict().tag(sync=True)
 
     CHECKS = {  # noqa: RUF012 - a table of the class
+        **View.CHECKS,
         "level": lambda view, value: view._check_level(value),
         "text": lambda view, value: view._check_text(value),
         "legal": lambda view, value: bool(value),
         "hints": lambda view, value: view._check_hints(value),
-        "overlay": lambda view, value: bool(value),
     }
 
     def __init__(
@@ -84,7 +82,7 @@ class Puzzle(View):
         self._ran_at: tuple[Level, Position] | None = None
         super().__init__(train_course, **{"level": number, "text": self.game.position.to_text(), **given})
 
-    @traitlets.validate("level", "text", "legal", "hints", "overlay")
+    @traitlets.validate("level", "text", "legal", "hints")
     def _validate_trait(self, proposal: Any) -> Any:
         return self._validate(proposal)
 
