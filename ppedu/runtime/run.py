@@ -105,7 +105,7 @@ def where_measured(
         alike = len(set(cores)) == 1
         each = counted(cores[0], "core") if alike else " + ".join(map(str, cores)) + " cores"
         each = f"{several} with {each}{' each' if alike else ''}" if several else each
-        place = f"{ranks} CPU process{'es' if ranks > 1 else ''} on {each}"
+        place = f"{counted(ranks, 'CPU process')} on {each}"
     else:
         place = f"{counted(ranks, 'rank')} on {device}{f' in {several}' if several else ''} over {backend}"
     runtime = "torch.distributed.pipelining, " if engine == "torch" else ""

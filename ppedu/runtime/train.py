@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from threading import Event
 
 from ppedu.core.costs import Costs
@@ -28,17 +27,12 @@ from ppedu.runtime.processes.launch import run_ranks
 from ppedu.runtime.processes.rank_main import RankMain, train_rank
 from ppedu.runtime.processes.watch import Place
 from ppedu.runtime.rank.job import Job, MakeOptimizer, RankResult, Work, works_of
-from ppedu.runtime.rank.lower import lower
+from ppedu.runtime.rank.lower import Program, lower
 from ppedu.runtime.rank.stage import LossFn
 from ppedu.runtime.run import Run, available_cores
 
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What runs a rank's order. main: what a rank does. place: what it is at, in words, from the numbers that it publishes."""
-
-    main: RankMain = train_rank
-    place: Callable[[Work, int, int, float], Place] = Work.place
+PlaceOf = Callable[[Work, int, int, float], Place]
+"""What a rank is doing, in words, from the numbers that it publishes."""
 
 
 def train(
@@ -104,12 +98,14 @@ def train(
     check_order_and_loss(schedule, loss_fn)
     check_training(schedule, data, optimizer, steps, device, pace)
     check_options(seed, timeout, progress, stop, engine)
-    programs, used = lower(schedule), Engine()
+    programs: Sequence[Program] = lower(schedule)
+    main: RankMain = train_rank
+    place: PlaceOf = Work.place
     if engine == "torch":
-        from ppedu.runtime.torch_engine import ranks as torch_ranks  # a torch without it serves all else
+        from ppedu.runtime.torch_engine import ranks as by_torch  # a torch without it serves all else
 
-        torch_ranks.check(schedule, data, device, pace)
-        device, programs, used = "cpu", (), Engine(torch_ranks.train_rank, torch_ranks.place)
+        by_torch.check(schedule, data, device, pace)
+        device, programs, main, place = "cpu", (), by_torch.train_rank, by_torch.place
     check_layers(schedule, layers_of(model))
     stages = stages_of(model, schedule.chain_length)
     names = stage_parameter_names(model, stages)
@@ -127,30 +123,35 @@ def train(
     # The ranks of a launched run are watched from here, and Ctrl-C comes in only where nothing is left half done.
     with nullcontext() if joined else interrupts_held(), Collector(job, shown, engine) as collector:
         try:
-            results = run_joined(works, collector, stop) if joined else run_launched(works, collector, stop, used)
+            run = run_joined if joined else run_launched
+            results = run(works, collector, stop, main, place)
         except RunError as error:
             raise error.with_traceback(None) from error.__cause__  # how it came up through here tells nobody anything
         put_back(stages, names, results)
     return collector.run(results)
 
 
-def run_launched(works: Sequence[Work], collector: Collector, stop: Event | None, engine: Engine) -> list[RankResult]:
+def run_launched(
+    works: Sequence[Work], collector: Collector, stop: Event | None, main: RankMain, place: PlaceOf
+) -> list[RankResult]:
     """In fresh processes, one a rank."""
     job = works[0].job
     return run_ranks(
-        engine.main, works, lambda rank, *published: engine.place(works[rank], *published), collector.receive,
+        main, works, lambda rank, *published: place(works[rank], *published), collector.receive,
         timeout=job.timeout, stop=stop, device=job.device, threads=job.threads, limit=job.patience,
     )  # fmt: skip
 
 
-def run_joined(works: Sequence[Work], collector: Collector, stop: Event | None) -> list[RankResult]:
+def run_joined(
+    works: Sequence[Work], collector: Collector, stop: Event | None, main: RankMain, place: PlaceOf
+) -> list[RankResult]:
     """In the world that is there, of which this process is a rank."""
 
     def check_stop() -> None:
         if stop is not None and stop.is_set():
             raise RunStopped("the run was stopped")
 
-    everyone = train_joined(works, collector.receive, check_stop)
+    everyone = train_joined(main, works, place, collector.receive, check_stop)
     collector.reports = {}
     for rank, (reports, _) in enumerate(everyone):
         for report in reports:

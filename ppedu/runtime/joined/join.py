@@ -30,9 +30,9 @@ from ppedu.runtime.joined.told import told_by_one
 from ppedu.runtime.joined.world import World, leave, local_rank, world_rank
 from ppedu.runtime.processes.failures import failure_of, failure_text
 from ppedu.runtime.processes.interrupts import interrupts_held, terminations_held
-from ppedu.runtime.processes.rank_main import Context, pick_device, train_rank
+from ppedu.runtime.processes.rank_main import Context, RankMain, pick_device
 from ppedu.runtime.processes.rank_process import Sender
-from ppedu.runtime.processes.watch import BIRTH
+from ppedu.runtime.processes.watch import BIRTH, Place
 from ppedu.runtime.rank.heartbeat import CONNECTING, GATHERING, Heartbeat
 from ppedu.runtime.rank.job import RankResult, StepReport, Work
 
@@ -41,31 +41,25 @@ OnMessage = Callable[[int, str, Any], None]
 Everyone = list[tuple[list[StepReport], RankResult]]
 """Of each rank: the reports of its steps, and its result."""
 
-_one_at_a_time = threading.Lock()
 
-
-def train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Callable[[], None]) -> Everyone:
+def train_joined(
+    main: RankMain,
+    works: Sequence[Work],
+    place: Callable[[Work, int, int, float], Place],
+    on_message: OnMessage,
+    check_stop: Callable[[], None],
+) -> Everyone:
     """Run this rank's part of the works; returns the reports and results of all ranks, on every rank.
 
-    on_message: takes what ranks say on the way, on rank 0. check_stop: raises what ends the run from outside.
+    place: what a rank does, in words. on_message: takes what ranks say on the way, on rank 0. check_stop: raises what ends
+    the run from outside.
     The caller's own layers, random numbers, threads, device and groups stay as they are: the rank works on copies.
     """
-    if not _one_at_a_time.acquire(blocking=False):
-        raise ValueError(
-            "another thread of this rank trains already, and ranks join one run at a time: wait for its end"
-        )
-    try:
-        return _train_joined(works, on_message, check_stop)
-    finally:
-        _one_at_a_time.release()
-
-
-def _train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Callable[[], None]) -> Everyone:
     import_module("ppedu.runtime.processes.preload")  # what torch imports late takes seconds: before anyone waits
     job, rank = works[0].job, world_rank()
     device = pick_device(job.device, local_rank(rank), set_it=False)
     work = replace(works[rank], modules=copy.deepcopy(works[rank].modules))
-    with interrupts_held() as held, terminations_held() as ending, _as_it_was(job.threads, device):
+    with _alone(), interrupts_held() as held, terminations_held() as ending, _as_it_was(job.threads, device):
         parent = os.getppid()
 
         def check_signals() -> None:
@@ -78,21 +72,35 @@ def _train_joined(works: Sequence[Work], on_message: OnMessage, check_stop: Call
         with told_by_one():
             world = World.join(longest, check_signals)
             links = meet(world.keys, world.rank, world.size, _called(works), longest, check_signals)
-        worker = Worker(work, world, device, links)
+        worker = Worker(main, work, world, device, links)
 
         def check() -> None:
             check_signals()
             if worker.connected.is_set():  # it takes a moment, and cannot be called off without harm to the world
                 check_stop()
 
-        def where(cells: Sequence[float], rank: int) -> Any:
-            return works[rank].place(*Heartbeat.read(cells, rank))
+        def where(cells: Sequence[float], rank: int) -> Place:
+            return place(works[rank], *Heartbeat.read(cells, rank))
 
-        side = (Hub if world.rank == 0 else Spoke)(
-            world.rank, links, worker.heartbeat, where, on_message, job.timeout, check
-        )
+        side = Hub if world.rank == 0 else Spoke
+        watch = side(world.rank, links, worker.heartbeat, where, on_message, job.timeout, check).follow
         with contextlib.closing(links):
-            return worker.result_under(side.follow)
+            return worker.result_under(watch)
+
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    if not _one_at_a_time.acquire(blocking=False):
+        raise ValueError(
+            "another thread of this rank trains already, and ranks join one run at a time: wait for its end"
+        )
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
 
 
 def _called(works: Sequence[Work]) -> dict[str, Any]:
@@ -120,9 +128,9 @@ _LOOPBACK = (
 class Worker(threading.Thread):
     """Does the rank's work, and tells how it ended."""
 
-    def __init__(self, work: Work, world: World, device: torch.device, links: Links) -> None:
+    def __init__(self, main: RankMain, work: Work, world: World, device: torch.device, links: Links) -> None:
         super().__init__(name=f"ppedu rank {world.rank}", daemon=True)
-        self.work, self.world, self.machines = work, world, links.machines
+        self.main, self.work, self.world, self.machines = main, work, world, links.machines
         self.sender = Sender(links.mine)
         trails = list(links.trails.values())
         self.heartbeat = SharedHeartbeat(Heartbeat.blank(world.size), world.rank, work.program, self.sender, trails)
@@ -176,7 +184,7 @@ class Worker(threading.Thread):
         began = clock_offset(group, self.machines)
         since = time.perf_counter()
         context.clock = lambda: time.perf_counter() + began
-        result = train_rank(self.work, context)
+        result = self.main(self.work, context)
         self.heartbeat.put(self.reports[-1].step, GATHERING)
         until, ended = time.perf_counter(), clock_offset(group, self.machines)
         reports = [on_one_clock(r, since + began, until + began, ended - began) for r in self.reports]

@@ -9,12 +9,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from ppedu.core.format import counted
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.processes.watch import TICK
 
@@ -51,12 +54,18 @@ def is_there(ranks: int) -> bool:
     size = world_size()
     if size == 1:
         return False
-    if size != ranks:
-        raise ValueError(
-            f"the schedule has p={ranks} ranks, but this world has {size} processes: "
-            f"start {ranks} (torchrun --nproc-per-node {ranks} on one machine), or take a schedule with p={size}"
-        )
+    check_size(ranks, size)
     return True
+
+
+def check_size(ranks: int, size: int, whose: str = "world") -> None:
+    """Raise ValueError where a world, or a group within it, has not the schedule's size."""
+    if size != ranks:
+        remedy = f"start {ranks} (torchrun --nproc-per-node {ranks} on one machine)"
+        raise ValueError(
+            f"the schedule has p={ranks} ranks, but this {whose} has {counted(size, 'process')}: "
+            f"{remedy if whose == 'world' else f'give a group of {ranks}'}, or take a schedule with p={size}"
+        )
 
 
 def world_rank() -> int:
@@ -118,23 +127,18 @@ def leave(groups: Sequence[Any], failed: bool) -> None:
 
 def _interruptible(function: Callable[[], Any], check_stop: Callable[[], None]) -> Any:
     """Call what waits inside of torch, where Ctrl-C does not reach it."""
-    found: list[Any] = []
-    failed: list[Exception] = []
+    result: Future[Any] = Future()
 
     def call() -> None:
         try:
-            found.append(function())
+            result.set_result(function())
         except Exception as error:
-            failed.append(error)
+            result.set_exception(error)
 
-    thread = threading.Thread(target=call, name="meeting", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(TICK)
+    threading.Thread(target=call, name="meeting", daemon=True).start()
+    while not futures.wait([result], TICK).done:
         check_stop()
-    if failed:
-        raise failed[0]
-    return found[0]
+    return result.result()
 
 
 _stores: list[tuple[Any, int, int]] = []

@@ -79,12 +79,7 @@ class Stage:
                 inputs = _Enter.apply(gate, inputs, caught)  # type: ignore[no-untyped-call]
             output = self.module(inputs)
             if self.loss_fn is not None:
-                loss = one_number(self.loss_fn(output, target))
-                if train and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
-                    raise ValueError(
-                        "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
-                        "Leave .item(), .detach(), torch.tensor(...) and torch.no_grad() out of loss_fn"
-                    )
+                loss = checked_loss(self.loss_fn, output, target)
                 output = loss * share
         if not isinstance(output, Tensor):
             raise TypeError(f"a stage passes on one tensor, but this one returned {type(output).__name__}")
@@ -122,10 +117,17 @@ class Stage:
         self.meter.free(self, microbatch)
 
 
-def one_number(loss: Tensor) -> Tensor:
+def checked_loss(loss_fn: LossFn, output: Any, target: Any) -> Tensor:
+    """The loss of a microbatch. Raises ValueError where it is no number, or where nothing could be learnt from it."""
+    loss = loss_fn(output, target)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"loss_fn returns the mean over the samples, a tensor of one number, but it returned {what}")
+    if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad and not loss.requires_grad:
+        raise ValueError(
+            "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
+            "Leave .item(), .detach(), torch.tensor(...) and torch.no_grad() out of loss_fn"
+        )
     return loss
 
 

@@ -15,6 +15,7 @@ from ppedu.core.operations import Kind, Overlap
 from ppedu.core.schedule import Schedule
 from ppedu.core.validate import check
 from ppedu.runtime.arguments import check_order_and_loss
+from ppedu.runtime.joined.world import check_size
 from ppedu.runtime.model.split import ModelLike, stages_of
 from ppedu.runtime.processes.rank_main import pick_device
 from ppedu.runtime.rank.accelerator import Cuda
@@ -122,10 +123,4 @@ def _check_world(schedule: Schedule, group: dist.ProcessGroup | None) -> None:
             f"torchrun --nproc-per-node {p}, and call torch.distributed.init_process_group() first. "
             "ppedu.train(..., engine='torch') starts the ranks itself"
         )
-    size, whose = dist.get_world_size(group), "world" if group is None else "group"
-    if size != p:
-        raise ValueError(
-            f"the schedule has p={p} ranks, but this {whose} has {size} process{'' if size == 1 else 'es'}: "
-            + (f"start {p} (torchrun --nproc-per-node {p} on one machine)" if group is None else f"give a group of {p}")
-            + f", or take a schedule with p={size}"
-        )
+    check_size(p, dist.get_world_size(group), "world" if group is None else "group")

@@ -19,7 +19,7 @@ from ppedu.core.costs import Costs
 from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.model.shapes import explained
-from ppedu.runtime.rank.stage import LossFn, one_number
+from ppedu.runtime.rank.stage import LossFn, checked_loss
 from ppedu.runtime.rank.timers import Moment, sleep_until
 
 _NONE = (
@@ -203,12 +203,7 @@ class LossOf:
         self.loss_fn, self.track = loss_fn, track
 
     def __call__(self, outputs: Tensor, targets: Any) -> Tensor:
-        loss = one_number(self.loss_fn(outputs, targets))
-        if outputs.requires_grad and not loss.requires_grad:
-            raise ValueError(
-                "the loss has no gradient: loss_fn detached it from the outputs, and no weight would learn. "
-                "Leave .item(), .detach(), torch.tensor(...) and torch.no_grad() out of loss_fn"
-            )
+        loss = checked_loss(self.loss_fn, outputs, targets)
         if loss._is_view():
             loss = loss.clone()  # torch detaches it in place after I
         if self.track.busy:  # not where torch only learns shapes
