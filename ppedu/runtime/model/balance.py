@@ -8,6 +8,8 @@ from itertools import accumulate
 from math import inf, lcm
 from typing import TypeAlias
 
+from ppedu.core.checks import whole
+
 
 def balance(costs: Sequence[float], p: int) -> tuple[int, ...]:
     """How many layers each of `p` stages takes, so that the largest stage costs as little as can be. Exact.
@@ -25,14 +27,13 @@ def balance(costs: Sequence[float], p: int) -> tuple[int, ...]:
             raise ValueError(f"a cost is a finite number of at least 0: that of layer {index} is {cost!r}")
     exact = [Fraction(cost) for cost in costs]  # float sums round: two equal stages could come out different
     unit = lcm(*(cost.denominator for cost in exact))
-    whole = [int(cost * unit) for cost in exact]
-    return _most_even(whole, p, _least_bound(whole, p))
+    units = [int(cost * unit) for cost in exact]
+    return _most_even(units, p, _least_bound(units, p))
 
 
 def check_stages(p: object, layers: int, hint: str = "") -> None:
     """Raise ValueError where `layers` layers cannot make `p` stages; `hint` goes to the end of the sentence."""
-    if not isinstance(p, int) or isinstance(p, bool) or p < 1:
-        raise ValueError(f"p is the number of stages, a whole number of at least 1: p={p!r}")
+    p = whole("p", p, "the number of stages")
     if not layers:
         raise ValueError("the model has no layers: give nn.Sequential(...) or a list with at least one a stage")
     if p > layers:
