@@ -224,7 +224,7 @@ class Puzzle(View):
         timeline, _ = self.game.position.play(self.game.level.costs)
         return plot_timeline(timeline, **{"in_flight": True, "phases": self.game.position.complete, **how})
 
-    def _said(self) -> str:
+    def __repr__(self) -> str:
         score, level, position = self.game.score, self.game.level, self.game.position
         head = f"puzzle {self.level}, {level.title}" if self.level else f"puzzle '{level.title}'"
         if not position.complete:

@@ -200,21 +200,16 @@ def words(all_settings: Sequence[Settings]) -> str:
     'F=1 B=2 (I=1 W=1) for 1/4 of the model; a stage of ZB-V is 1/8'
     """
     one = all_settings[0]
-    said = [f"F=1 B={one.ratio:g}"]
-    split = next((s for s in all_settings if "w_share" in s.features.controls), None)
-    if split is not None:
-        said[0] += f" (I={(1 - split.w_share) * one.ratio:.3g} W={split.w_share * one.ratio:.3g})"
-    pair = next((s for s in all_settings if s.overlap != 1), None)
-    if pair is not None:
-        said.append(f"F&B={pair.overlap * (1 + one.ratio):.3g}")
+    smaller = [s for s in all_settings if s.size != 1]
+    size = f" for 1/{one.p} of the model" if one.p > 1 else " for the model"
+    share = next((s.w_share for s in all_settings if "w_share" in s.features.controls), None)
+    halves = "" if share is None else f" (I={(1 - share) * one.ratio:.3g} W={share * one.ratio:.3g})"
+    said = [f"F=1 B={one.ratio:g}{halves}{size if smaller else ''}"]
+    said += [f"F&B={s.overlap * (1 + one.ratio):.3g}" for s in all_settings if s.overlap != 1][:1]
     if one.slow_stage is not None and one.slow_factor != 1:
         said.append(f"rank {one.slow_stage} takes {one.slow_factor:g} times as long")
     if one.transfer:
         said.append(f"transfer {one.transfer:g}")
-    smaller = [s for s in all_settings if s.size != 1]
-    if not smaller:
-        return ", ".join(said)
-    said[0] += f" for 1/{one.p} of the model" if one.p > 1 else " for the model"
     parts = [f"a stage of {s.features.name} is 1/{s.built()[0].chain_length}" for s in smaller]
     return "; ".join([", ".join(said), *parts])
 

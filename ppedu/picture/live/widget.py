@@ -292,8 +292,5 @@ class View(anywidget.AnyWidget):
         return plot_timeline(*timelines, **how) if len(self.pairs) == 1 else plot_compare(timelines, **how)
 
     def __repr__(self) -> str:
-        return self._said()
-
-    def _said(self) -> str:
         """The view in one line: what notebooks store as its text."""
         return f"live {'view' if len(self.pairs) == 1 else 'comparison'} of {'; '.join(map(repr, self.timelines))}"
