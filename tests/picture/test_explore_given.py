@@ -243,3 +243,83 @@ def test_they_need_neither_torch_nor_matplotlib(fresh_python):
         "print(*{'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     )
     assert fresh_python(code).split() == []
+
+
+# orders of one's own side by side
+
+
+@pytest.fixture
+def compared():
+    views = []
+
+    def compare(*args, **more):
+        views.append(ppedu.explore_compare(*args, **more))
+        return views[-1]
+
+    yield compare
+    for view in views:
+        view.close()
+
+
+def test_an_order_is_compared_at_its_own_p_and_m(compared):
+    view = compared(["gpipe", TWO], ratio=2)
+    assert (view.schedules, view.p, view.m, view.ranks) == (["gpipe", "mine (as given)"], 2, 2, [2])
+    assert [(row["name"], row["time"], row["most"]) for row in view.rows] == [("GPipe", "9", "2"), ("mine", "9", "2")]
+    assert view.timelines == (simulate(gpipe(2, 2), Costs(backward=2)), simulate(TWO, Costs(backward=2)))
+    with pytest.raises(ValueError, match="m is 2 in the order that was given: got 4"):
+        view.m = 4
+    say(view, do="set", values={"schedules": ["gpipe", "1f1b"]}, asked=1)
+    view.m = 4
+    say(view, do="set", values={"schedules": ["1f1b", "mine (as given)"]}, asked=2)
+    assert (view.m, view.error) == (2, "")
+
+
+def test_orders_of_one_name_are_told_apart(compared):
+    other = Schedule.from_text("F1 F0 B1 B0\nF1 B1 F0 B0", name="mine")
+    view = compared([TWO, other, TWO])
+    assert view.schedules == ["mine (as given)", "mine 2 (as given)", "mine 3 (as given)"]
+    assert [track["title"][0] for track in view.scene["tracks"]] == ["mine", "mine 2", "mine 3"]
+    mine = compared([one_f_one_b(2, 2), "1f1b"])
+    assert [row["name"] for row in mine.rows] == ["1F1B 2", "1F1B"]
+
+
+def test_orders_that_cannot_be_compared_get_a_sentence(compared):
+    with pytest.raises(ValueError, match="at the same p and m: got mine p=2 m=2 and GPipe p=2 m=4"):
+        compared([TWO, gpipe(2, 4)])
+    with pytest.raises(ValueError, match="p cannot be 3: DualPipe pairs rank r with rank p - 1 - r"):
+        compared([one_f_one_b(3, 6), "dualpipe"])
+    view = compared([one_f_one_b(3, 6), "gpipe"])
+    say(view, do="set", values={"schedules": [view.schedules[0], "dualpipe"]}, asked=1)
+    assert view.error.startswith("p cannot be 3")
+    with pytest.raises(ValueError, match="2 or 3 different names"):
+        compared(TWO)
+
+
+def test_a_budget_says_whether_an_order_fits(compared):
+    """TWO holds two on rank 0; for another m it would be another order."""
+    view = compared([TWO, "gpipe"], budget=2)
+    assert [(row["afford"], row["each"], row["over"]) for row in view.rows] == [
+        ("m = 2", "each takes 3", False), ("m = 2", "each takes 3", False),
+    ]  # fmt: skip
+    view.budget = 1
+    assert [(row["afford"], row["each"], row["over"]) for row in view.rows] == [
+        ("no m", "it always holds more", True), ("m = 1", "each takes 4", True),
+    ]  # fmt: skip
+    assert view.verdict[1].startswith(
+        "With room for 1 in flight: mine affords no m, it always holds more; GPipe affords"
+    )
+
+
+def test_all_of_them_run_for_real(compared):
+    schedules = []
+
+    def train(schedule, pace, **_):
+        schedules.append(schedule)
+        return ran(schedule, (clocked(schedule, pace),), pace)
+
+    view = compared([TWO, "gpipe"], train=train)
+    say(view, do="run", asked=1)
+    view._real.join(10)
+    assert view.run["state"] == "done", view.run["text"]
+    assert schedules == [TWO, gpipe(2, 2)]
+    assert [track["word"] for track in view.scene["tracks"]] == ["predicted", "measured"] * 2
