@@ -19,31 +19,19 @@ PALETTE: dict[str, str] = {
 }
 """The one palette. Forward is cold and dark, backward is warm and light, so that they differ in grey as well."""
 
-PAGE: dict[str, dict[str, str]] = {
-    "light": {
-        "own-paper": PALETTE["paper"],
-        "own-ink": PALETTE["ink"],
-        "line": "#a9b0ba",
-        "soft": "#f1f3f6",
-        "quiet": PALETTE["quiet"],
-        "accent": PALETTE["F"],
-        "on-accent": PALETTE["paper"],
-        "wrong": "#b3261e",
-        "memory": PALETTE["in flight"],
-    },
-    "dark": {
-        "own-paper": "#15181d",
-        "own-ink": "#eef1f5",
-        "line": "#6b7480",
-        "soft": "#23272e",
-        "quiet": "#b6bec9",
-        "accent": "#8fbcf2",
-        "on-accent": "#10151c",
-        "wrong": "#ff8a80",
-    },
+PAGE: dict[str, tuple[str, str]] = {
+    "own-paper": (PALETTE["paper"], "#15181d"),
+    "own-ink": (PALETTE["ink"], "#eef1f5"),
+    "line": ("#a9b0ba", "#6b7480"),
+    "soft": ("#f1f3f6", "#23272e"),
+    "quiet": (PALETTE["quiet"], "#b6bec9"),
+    "accent": (PALETTE["F"], "#8fbcf2"),
+    "on-accent": (PALETTE["paper"], "#10151c"),
+    "wrong": ("#b3261e", "#ff8a80"),
+    "memory": (PALETTE["in flight"], PALETTE["in flight"]),
 }
-"""What the live views' page has besides, by the theme of the notebook. The style sheet has them as --ppedu-line and so on; "own" is what
-counts where the notebook does not tell its paper and ink."""
+"""What the live views' page has besides, in a light and in a dark notebook: variables of its style sheet, as --ppedu-line.
+"own" is what counts where the notebook does not tell its paper and ink."""
 
 SHAPE: dict[str, tuple[float, float]] = {"F": (0.0, 0.84), "B": (0.16, 1.0), "I": (0.16, 1.0), "W": (0.38, 1.0)}
 """Where in its lane a box stands, from top (0) to bottom (1): forwards ride high, backwards sit low, W is short."""
@@ -80,8 +68,8 @@ def ink_on(fill: str) -> str:
     return PALETTE["paper"] if paper / ground > ground / ink else PALETTE["ink"]
 
 
-def box_colors(kind: str, pale: float = 0.0, theme: str = "light") -> tuple[str, str]:
-    """Fill and text colour of a box. pale: 0 to 1, how much of the paper is in it."""
-    own = mix(PALETTE[kind], 0.14) if (theme, kind) == ("dark", "F") else PALETTE[kind]  # dark on dark
-    fill = mix(own, pale, PAGE[theme]["own-paper"])
+def box_colors(kind: str, pale: float = 0.0, dark: bool = False) -> tuple[str, str]:
+    """Fill and text colour of a box, in a light or a dark notebook. pale: 0 to 1, how much of the paper is in it."""
+    own = mix(PALETTE[kind], 0.14 * (dark and kind == "F"))  # F is dark itself
+    fill = mix(own, pale, PAGE["own-paper"][dark])
     return fill, ink_on(fill)

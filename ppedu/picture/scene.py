@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from ppedu.core.operations import Action, Entry
@@ -17,7 +18,7 @@ from ppedu.core.spans import Span
 from ppedu.core.timeline import Timeline
 from ppedu.core.waits import Gap
 from ppedu.picture import labels
-from ppedu.picture.palette import PAGE, SHAPE, WORD, box_colors
+from ppedu.picture.palette import SHAPE, WORD, box_colors
 
 Scene: TypeAlias = dict[str, Any]
 Parts: TypeAlias = tuple[tuple[str, float, float], ...]
@@ -34,7 +35,7 @@ class Structure:
     """What a picture needs of the order of operations. They are numbered rank by rank, in order.
 
     first: the number of each rank's first operation, and the number of them all.
-    names, kinds, microbatches: one an operation. index: the number of each action.
+    names, kinds: one an operation. index: the number of each action.
     shades: what kinds of boxes there are, as (kind, how pale): the later the stage on its rank, the paler.
     shade: for each operation its number in `shades`; two of them for a pair.
     """
@@ -42,7 +43,6 @@ class Structure:
     first: tuple[int, ...]
     names: tuple[str, ...]
     kinds: tuple[str, ...]
-    microbatches: tuple[int, ...]
     index: dict[Action, int]
     shades: tuple[tuple[str, float], ...]
     shade: tuple[tuple[int, ...], ...]
@@ -165,39 +165,22 @@ def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = Non
     """Number the operations of a schedule, or of those `orders` of it that ran."""
     lanes = schedule.orders if orders is None else orders
     entries = [entry for lane in lanes for entry in lane]
-    first = [0]
-    for lane in lanes:
-        first.append(first[-1] + len(lane))
+    first = (0, *accumulate(map(len, lanes)))
     index = {part: number for number, entry in enumerate(entries) for part in entry.actions}
     kinds = tuple("".join(part.kind.value for part in entry.actions) for entry in entries)
-    microbatches = tuple(entry.actions[0].microbatch for entry in entries)
-    return Structure(tuple(first), _names(schedule, entries), kinds, microbatches, index, *_shades(schedule, entries))
-
-
-def _names(schedule: Schedule, entries: Sequence[Entry]) -> tuple[str, ...]:
-    if not schedule.one_stage_per_rank:
-        return tuple(str(entry) if isinstance(entry, Action) else schedule.short(entry) for entry in entries)
-    said: dict[object, str] = {}  # names repeat on every rank, and asking the schedule for each takes a while
-    names = []
-    for entry in entries:
-        key = tuple((part.kind, part.microbatch) for part in entry.actions)
-        if key not in said:
-            said[key] = schedule.short(entry)
-        names.append(said[key])
-    return tuple(names)
-
-
-def _shades(
-    schedule: Schedule, entries: Sequence[Entry]
-) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[int, ...], ...]]:
     held = [schedule.stages_of(rank) for rank in range(schedule.num_ranks)]
     pale = {stage: 0.5 * n / max(1, len(stages) - 1) for stages in held for n, stage in enumerate(stages)}
     found: dict[tuple[str, float], int] = {}
-    shade = [
-        tuple([found.setdefault((part.kind.value, pale[part.stage]), len(found)) for part in entry.actions])
-        for entry in entries
-    ]
-    return tuple(found), tuple(shade)
+    shade = tuple(
+        tuple(
+            [
+                found.setdefault((kind, pale[part.stage]), len(found))
+                for kind, part in zip(its, entry.actions, strict=True)
+            ]
+        )
+        for its, entry in zip(kinds, entries, strict=True)
+    )
+    return Structure(first, tuple(map(schedule.short, entries)), kinds, index, tuple(found), shade)
 
 
 def _lanes(t: Timeline) -> list[tuple[Span, ...]]:
@@ -225,28 +208,26 @@ def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
         "group": track.group,
         "word": track.word,
         "title": track.title,
-        "provenance": t.provenance,
         "ranks": len(ranks),
         "makespan": at(t.end),
         "first": known.first,
         "kind": known.kinds,
         "name": known.names,
-        "microbatch": known.microbatches,
         "start": [at(span.start) for span in spans],
         "end": [at(span.end) for span in spans],
         "curve": [[x for time, count in t.in_flight(rank) for x in (at(time), size * count)] for rank in ranks],
         "peaks": tuple(size * peak for peak in t.peak_in_flight),
         "phases": _phases(t, at),
         "shade": known.shade,
-        "colors": {theme: [_colors(*shade, theme) for shade in known.shades] for theme in PAGE},
+        "colors": [[_colors(*shade, dark) for shade in known.shades] for dark in (False, True)],
         "arrives": not t.measured and track.transfer is not None,
         "waiting": track.waiting,
     }
 
 
-def _colors(kind: str, pale: float, theme: str) -> tuple[str, ...]:
+def _colors(kind: str, pale: float, dark: bool) -> tuple[str, ...]:
     """Fill and text of a box; then, paler, where the critical path is shown and the box is not on it."""
-    return *box_colors(kind, pale, theme), *box_colors(kind, 0.5 + pale / 2, theme)
+    return *box_colors(kind, pale, dark), *box_colors(kind, 0.5 + pale / 2, dark)
 
 
 def path(track: Track) -> list[int]:

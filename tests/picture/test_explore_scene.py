@@ -122,15 +122,15 @@ def test_several_stages_on_a_rank_are_told_apart():
     s = Schedule.from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0")
     drawn = track(s)
     assert drawn["name"][:2] == ("0F0", "2F0")
-    fills = [drawn["colors"]["light"][shade][0] for (shade,) in drawn["shade"][:2]]
+    fills = [drawn["colors"][0][shade][0] for (shade,) in drawn["shade"][:2]]
     assert fills == [PALETTE["F"], mix(PALETTE["F"], 0.5)]
-    assert len(track(one_f_one_b(p=2, m=2))["colors"]["light"]) == 2, "one F, one B"
+    assert len(track(one_f_one_b(p=2, m=2))["colors"][0]) == 2, "one F, one B"
 
 
 def test_the_two_of_a_pair_have_each_the_shade_of_their_stage():
     drawn = track(dualpipe(p=2, m=4))
     pair = number(drawn, 0, "3F3&0B0")
-    fills = [drawn["colors"]["light"][shade][0] for shade in drawn["shade"][pair]]
+    fills = [drawn["colors"][0][shade][0] for shade in drawn["shade"][pair]]
     assert (drawn["kind"][pair], fills) == ("FB", [mix(PALETTE["F"], 0.5), PALETTE["B"]])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,6 +17,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.offsetbox import AnchoredOffsetbox, TextArea
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -25,7 +29,19 @@ from ppedu.core.spans import Span
 from ppedu.core.timeline import Timeline
 from ppedu.picture.palette import PALETTE, SHAPE, ink_on, mix
 from ppedu.picture.paper import plot_compare, plot_memory, plot_timeline
-from ppedu.schedules import dualpipe, dualpipev, forward_only, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_v
+from ppedu.picture.scene import scene, tracks_of
+from ppedu.schedules import (
+    SCHEDULES,
+    dualpipe,
+    dualpipev,
+    forward_only,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_v,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = "FBIW"
@@ -309,6 +325,50 @@ def test_shapes_tell_kinds_apart():
 def test_text_on_a_box_is_readable(kind, pale):
     fill = mix(PALETTE[kind], pale)
     assert contrast(ink_on(fill), fill) > 4.5  # WCAG 2.2, level AA
+
+
+# the picture and the page draw the same scene
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("critical_path", [False, True])
+def test_matplotlib_draws_what_the_page_gets(name, critical_path):
+    """Title, label, caption, key, texts in boxes and all colours, read back from matplotlib, against the scene's JSON."""
+    t = simulate(SCHEDULES[name](p=4, m=4), Costs(0.5, backward=1))
+    sent = json.loads(json.dumps(scene(1, tracks_of([[t]]))))
+    (track,) = sent["tracks"]
+    ax = plot_timeline(t, in_flight=True, critical_path=critical_path)
+    assert ax.get_title(loc="left").replace("\n", "   ") == "   ".join(track["title"])
+    assert ax.get_xlabel() == sent["label"]
+    assert sent["caption"] in [text.get_text().replace("\n", " ") for text in ax.texts]
+
+    (key,) = ax.findobj(AnchoredOffsetbox)
+    shown = [entry for entry in sent["key"] if critical_path or entry[0] != "path"]
+    assert [area.get_text() for area in key.findobj(TextArea)] == [word for _, word, _ in shown]
+    swatches = [to_hex(one.get_facecolor()) for one in key.findobj(Rectangle) if one.get_fill() and not one.get_hatch()]
+    assert swatches == [PALETTE[letter] for _, _, parts in shown for letter, _, _ in parts]
+
+    path, boxes = set(track["path"]) if critical_path else set(range(len(track["kind"]))), {}
+    for op, (kinds, label, shades) in enumerate(zip(track["kind"], track["name"], track["shade"], strict=True)):
+        rank = sum(op >= first for first in track["first"][1:])
+        middle = round((track["start"][op] + track["end"][op]) / 2, 4)
+        colors = [track["colors"][0][shade][0 if op in path else 2 :][:2] for shade in shades]
+        boxes[rank, middle] = list(zip(kinds, label.split("&"), colors, strict=True))
+    fills = Counter(fill for found in boxes.values() for _, _, (fill, _) in found)
+    drawn = [
+        c for c in ax.collections if isinstance(c, PolyCollection) and c.get_zorder() == 2 and c.get_linewidth()[0]
+    ]
+    assert fills == Counter(to_hex(c.get_facecolor()[0]) for c in drawn for _ in c.get_paths())
+
+    texts: dict[tuple[int, float], list[Text]] = {}
+    for text in sorted(in_boxes(ax), key=lambda text: text.get_position()[1]):
+        x, y = text.get_position()
+        texts.setdefault((int(np.argmin(abs(ax.get_yticks() - y))), round(x, 4)), []).append(text)
+    assert texts.keys() == boxes.keys()
+    for place, found in texts.items():
+        for text, (kind, label, (_, ink)) in zip(found, boxes[place], strict=True):
+            assert text.get_text() in (label, label[label.index(kind) :], label[label.index(kind) + 1 :])
+            assert to_hex(text.get_color()) == ink
 
 
 # what the picture says

@@ -15,48 +15,49 @@ from ppedu.picture.paper.frame import STYLE, WIDTH, edge_color, new_figure
 
 __all__ = ["plot_ways"]
 
-KEPT, GATHERED, BATCH, NOT_HERE = (
-    PALETTE["F"],
-    mix(PALETTE["F"], 0.72),
-    PALETTE["B"],
-    mix(PALETTE["idle"], 0.15, PALETTE["ink"]),
-)
+KEPT, GATHERED, BATCH = PALETTE["F"], mix(PALETTE["F"], 0.72), PALETTE["B"]
+NOT_HERE = mix(PALETTE["idle"], 0.15, PALETTE["ink"])
 TEXT, HEADING = 12.0, 15.0  # font sizes
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One way: its name, what it splits, what its ranks send, and what a rank holds of a layer.
+    """One way: its name, what it splits, what a rank has, what ranks send, and what a rank keeps of a layer.
 
     part: (rank, layer, p, layers) -> which share of the layer's width is kept, from where to where.
     """
 
     name: str
     splits: str
+    has: str
     sends: str
     part: Callable[[int, int, int, int], tuple[float, float]]
     gathers: bool = False
     whole_batch: bool = False
 
 
-def _all(rank: int, layer: int, p: int, layers: int) -> tuple[float, float]:
-    return 0.0, 1.0
-
-
 def _slice(rank: int, layer: int, p: int, layers: int) -> tuple[float, float]:
     return rank / p, (rank + 1) / p
 
 
-def _own(rank: int, layer: int, p: int, layers: int) -> tuple[float, float]:
-    return (0.0, 1.0) if layer * p // layers == rank else (0.0, 0.0)
-
-
 _PLANS = (
-    _Plan("DDP", "the batch", "gradients", _all),
-    _Plan("ZeRO-3", "the batch, and the storage", "weights and gradients", _slice, gathers=True),
-    _Plan("TP", "each layer", "activations, in every layer", _slice, whole_batch=True),
-    _Plan("PP", "the stack of layers", "activations, at the cuts", _own, whole_batch=True),
-)
+    _Plan(
+        "DDP", "the batch", "1/{p} of it and {layers} whole layers", "gradients",
+        lambda rank, layer, p, layers: (0.0, 1.0),
+    ),
+    _Plan(
+        "ZeRO-3", "the batch, and the storage", "1/{p} of it, keeps 1/{p} of each layer and gathers the rest",
+        "weights and gradients", _slice, gathers=True,
+    ),
+    _Plan(
+        "TP", "each layer", "the whole batch and 1/{p} of each layer", "activations, in every layer", _slice,
+        whole_batch=True,
+    ),
+    _Plan(
+        "PP", "the stack of layers", "the whole batch and {own} whole layers", "activations, at the cuts",
+        lambda rank, layer, p, layers: (0.0, float(layer * p // layers == rank)), whole_batch=True,
+    ),
+)  # fmt: skip
 
 
 def plot_ways(p: int = 4, layers: int = 8, ax: Axes | None = None) -> Axes:
@@ -77,25 +78,20 @@ def plot_ways(p: int = 4, layers: int = 8, ax: Axes | None = None) -> Axes:
         raise ValueError(
             f"each rank takes as many layers: p={p} does not divide layers={layers}. Take {p * (layers // p + 1)}"
         )
+    twin = [
+        f"{plan.name} splits {plan.splits}: a rank has {plan.has.format(p=p, layers=layers, own=layers // p)}; "
+        f"it sends {plan.sends}"
+        for plan in _PLANS
+    ]
     height = 146.0 + 17.0 * layers
     ax = new_figure(height, (0, 0, 4, 4)) if ax is None else ax
     with plt.rc_context(STYLE):
-        blank(ax, (0, WIDTH), (height, 0), "\n".join(_twin(plan, p, layers) for plan in _PLANS))
+        blank(ax, (0, WIDTH), (height, 0), "\n".join(twin))
         _legend(ax)
         room = WIDTH / len(_PLANS)
         for index, plan in enumerate(_PLANS):
             _panel(ax, plan, p, layers, index * room, room)
     return ax
-
-
-def _twin(plan: _Plan, p: int, layers: int) -> str:
-    holds = {
-        "DDP": f"1/{p} of it and {layers} whole layers",
-        "ZeRO-3": f"1/{p} of it, keeps 1/{p} of each layer and gathers the rest",
-        "TP": f"the whole batch and 1/{p} of each layer",
-        "PP": f"the whole batch and {layers // p} whole layers",
-    }[plan.name]
-    return f"{plan.name} splits {plan.splits}: a rank has {holds}; it sends {plan.sends}"
 
 
 def blank(ax: Axes, x: tuple[float, float], y: tuple[float, float], label: str) -> None:
@@ -110,10 +106,8 @@ def _box(ax: Axes, x: float, y: float, width: float, height: float, fill: str, *
     ax.add_patch(Rectangle((x, y), width, height, **style))
 
 
-def _text(
-    ax: Axes, x: float, y: float, text: str, size: float = TEXT, color: str = PALETTE["ink"], **more: Any
-) -> None:
-    ax.text(x, y, text, fontsize=size, color=color, **{"ha": "center", "va": "center", **more})
+def _text(ax: Axes, x: float, y: float, text: str, size: float = TEXT, **more: Any) -> None:
+    ax.text(x, y, text, fontsize=size, **{"color": PALETTE["ink"], "ha": "center", "va": "center", **more})
 
 
 def _legend(ax: Axes) -> None:
@@ -148,7 +142,7 @@ def _panel(ax: Axes, plan: _Plan, p: int, layers: int, left: float, room: float)
             start, end = plan.part(rank, layer, p, layers)
             if end > start:
                 _box(ax, x + start * width, y, (end - start) * width, 13, KEPT)
-        _text(ax, x + width / 2, top + 16 + 17 * layers, f"rank {rank}", 11, PALETTE["quiet"])
+        _text(ax, x + width / 2, top + 16 + 17 * layers, f"rank {rank}", 11, color=PALETTE["quiet"])
     _text(ax, middle, top + 34 + 17 * layers, "sends " + plan.sends)
     if left:
         ax.plot([left, left], [34, top + 40 + 17 * layers], color=PALETTE["idle"], linewidth=1)

@@ -4,7 +4,7 @@
 function render({ model, el }) {
   const live = liveView(model, el, "Build a pipeline schedule by hand");
   const { root, view, on } = live;
-  for (const [kind, [fill, text]] of Object.entries(COLORS.light)) {
+  for (const [kind, [fill, text]] of Object.entries(COLORS[0])) {
     root.style.setProperty(`--ppedu-${kind.toLowerCase()}`, fill);
     root.style.setProperty(`--ppedu-on-${kind.toLowerCase()}`, text);
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
 
@@ -16,7 +16,7 @@ SHARED = ("layout.js", "paint.js", "over.js", "view.js", "panel.js")
 
 CONSTANTS = {
     "PALETTE": PALETTE,
-    "COLORS": {theme: {kind: box_colors(kind, theme=theme) for kind in SHAPE} for theme in PAGE},
+    "COLORS": [{kind: box_colors(kind, dark=dark) for kind in SHAPE} for dark in (False, True)],
     "SHAPE": SHAPE,
     "HATCH": HATCH,
     "WORD": WORD,
@@ -35,17 +35,17 @@ def module(name: str) -> str:
 @lru_cache
 def style(*more: str) -> str:
     """The style sheet of the shared files, and of those named: after the palette's colours, as variables."""
-    own = {name: color for name, color in PAGE["dark"].items() if name.startswith("own")}
-    heads = [
-        _variables(".ppedu", PAGE["light"]),
-        _variables(".ppedu.ppedu-dark", {name: color for name, color in PAGE["dark"].items() if name not in own}),
-        f"@media (prefers-color-scheme: dark) {{ {_variables('.ppedu', own)} }}",
-    ]
+    own = [name for name in PAGE if name.startswith("own")]
+    heads = (
+        _variables(".ppedu", PAGE, dark=False),
+        _variables(".ppedu.ppedu-dark", [name for name in PAGE if name not in own], dark=True),
+        f"@media (prefers-color-scheme: dark) {{ {_variables('.ppedu', own, dark=True)} }}",
+    )
     return "\n".join([*heads, *map(_read, ("view.css", *more))])
 
 
-def _variables(selector: str, colors: Mapping[str, str]) -> str:
-    return f"{selector} {{ {' '.join(f'--ppedu-{name}: {color};' for name, color in colors.items())} }}"
+def _variables(selector: str, names: Iterable[str], dark: bool) -> str:
+    return f"{selector} {{ {' '.join(f'--ppedu-{name}: {PAGE[name][dark]};' for name in names)} }}"
 
 
 def _read(name: str) -> str:

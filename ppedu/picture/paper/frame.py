@@ -89,12 +89,10 @@ class Page:
         more = {"linewidth": 0, "zorder": 2, **more}
         self.ax.add_collection(PolyCollection(corners, facecolor=fill, **more), autolim=False)
 
-    def beside(self, x: float, y: float, text: str, size: float, color: str = PALETTE["ink"]) -> None:
+    def beside(self, x: float, y: float, text: str, size: float) -> None:
         """A text to the right of a point, outside the Axes where it must."""
-        self.ax.annotate(
-            text, (x, y), (8, 0), "data", "offset points", va="center_baseline", fontsize=size, color=color,
-            annotation_clip=False,
-        )  # fmt: skip
+        style: Any = {"va": "center_baseline", "fontsize": size, "color": PALETTE["ink"]}
+        self.ax.annotate(text, (x, y), (8, 0), "data", "offset points", annotation_clip=False, **style)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,8 @@ class Frame:
 def margins_of(layout: Layout, frame: Frame) -> tuple[float, float, float, float]:
     """Left, right, bottom and top margin of a figure of our own."""
     left, minor = max(LABEL * em(text) for _, text in layout.ranks), _minor_width(layout)
-    left = 14 + (left + minor if any(lane.track["word"] for lane in layout.lanes) else max(left, minor))
-    right = RIGHT if any(lane.strip for lane in layout.lanes) else 16.0
+    left = 14 + (left + minor if layout.named else max(left, minor))
+    right = RIGHT if layout.held else 16.0
     return (left, right, *rows_around(frame, WIDTH - left - right))
 
 
@@ -132,7 +130,7 @@ def rows_around(frame: Frame, width: float) -> tuple[float, float]:
 
 
 def _minor_width(layout: Layout) -> float:
-    names = {lane.track["word"] for lane in layout.lanes} | {layout.held for lane in layout.lanes if lane.strip}
+    names = {lane.track["word"] for lane in layout.lanes} | {layout.held}
     return max(10 * em(name) for name in names) + (8 if any(names) else 0)
 
 
@@ -141,14 +139,17 @@ def page_of(layout: Layout, scene: Scene, frame: Frame, ax: Axes) -> Page:
     longest = scene["span"] or 1.0
     edge = longest * EDGE / WIDTH  # room for half a line
     ax.set(xlim=(-edge, longest + edge), ylim=(layout.height, 0))
-    make_plain(ax, frame)
     put_time_ticks(ax, scene)
     _side_labels(_measured(ax, longest, layout.height), layout)
-    strips = any(lane.strip for lane in layout.lanes)
-    peaks = RIGHT if _settle(ax) and strips else 0.0  # a layout will make room for them
+    peaks = RIGHT if layout.held and _engine(ax) else 0.0  # a layout engine will make room for them
     put_around(ax, frame, points_of(ax)[0] - peaks)
     _side_labels(_measured(ax, longest, layout.height), layout)  # for the height that is left
     return _measured(ax, longest, layout.height)
+
+
+def _measured(ax: Axes, longest: float, height: float) -> Page:
+    width_points, height_points = points_of(ax)
+    return Page(ax, width_points / (longest * (1 + 2 * EDGE / WIDTH)), height_points / height)
 
 
 class _Picture(Figure):
@@ -163,40 +164,23 @@ def new_figure(height: float, margins: tuple[float, float, float, float]) -> Axe
     switches matplotlib to interactive for good; were that undone, no later figure would be shown."""
     left, right, bottom, top = margins
     whole = height + bottom + top
-    figure = plt.figure(
-        figsize=(WIDTH / 72, whole / 72), dpi=DPI, facecolor=PALETTE["paper"], layout="none", FigureClass=_Picture
-    )
+    look: Any = {"dpi": DPI, "facecolor": PALETTE["paper"], "layout": "none", "FigureClass": _Picture}
+    figure = plt.figure(figsize=(WIDTH / 72, whole / 72), **look)
     with plt.rc_context(STYLE):
         return figure.add_axes((left / WIDTH, bottom / whole, (WIDTH - left - right) / WIDTH, height / whole))
 
 
-def make_plain(ax: Axes, frame: Frame) -> None:
-    ax.set_facecolor(PALETTE["paper"])
-    ax.grid(False)
-    ax.set_label(frame.twin)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    _settle(ax)
+def _engine(ax: Axes) -> object:
+    """The layout engine of the whole figure, where the Axes stands in a subfigure; None where it has none."""
+    return ax.figure.canvas.figure.get_layout_engine()
 
 
 def points_of(ax: Axes) -> tuple[float, float]:
+    """Width and height of the Axes, once the layout engine, if there is one, has given it its size."""
+    if _engine(ax) is not None:
+        ax.figure.canvas.figure.draw_without_rendering()
     box = ax.get_window_extent()
     return box.width * 72 / ax.figure.dpi, box.height * 72 / ax.figure.dpi
-
-
-def _settle(ax: Axes) -> bool:
-    """Let the layout engine, if the figure has one, give the Axes its size. Says whether it has one."""
-    figure = ax.figure.canvas.figure  # the whole one, where the Axes stands in a subfigure
-    if figure.get_layout_engine() is None:
-        return False
-    figure.draw_without_rendering()
-    return True
-
-
-def _measured(ax: Axes, longest: float, height: float) -> Page:
-    _settle(ax)
-    width_points, height_points = points_of(ax)
-    return Page(ax, width_points / (longest * (1 + 2 * EDGE / WIDTH)), height_points / height)
 
 
 def put_time_ticks(ax: Axes, scene: Scene) -> None:
@@ -207,7 +191,10 @@ def put_time_ticks(ax: Axes, scene: Scene) -> None:
 
 
 def put_around(ax: Axes, frame: Frame, width: float) -> None:
-    """Title above; axis label, key and caption below. On Axes of a small width all of it is smaller."""
+    """Title above; axis label, key and caption below; no spines. On Axes of a small width all of it is smaller."""
+    ax.set(facecolor=PALETTE["paper"], label=frame.twin)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
     small = min(1.0, max(0.6, width / 550))
     if frame.title:
         title, size = _fit(frame.title, "   ", width, TITLE * small, 2, True)
@@ -278,6 +265,5 @@ def _side_labels(page: Page, layout: Layout) -> None:
         minor = []
     ax.set_yticks([y for y, _ in minor], [text for _, text in minor], minor=True)
     ax.tick_params(axis="y", which="minor", length=0, pad=6, labelsize=small, labelcolor=PALETTE["quiet"])
-    named = any(each.track["word"] for each in layout.lanes) and bool(minor)
-    pad = 6 + (_minor_width(layout) * small / 10 if named else 0)
+    pad = 6 + (_minor_width(layout) * small / 10 if layout.named and minor else 0)
     ax.tick_params(axis="y", which="major", length=0, pad=pad, labelsize=size, labelcolor=PALETTE["ink"])

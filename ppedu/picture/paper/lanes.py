@@ -79,7 +79,7 @@ def _boxes(lane: Lane) -> Iterator[_Box]:
         kinds, names, shades = (track[what][op] for what in ("kind", "name", "shade"))
         aside = 0 if op in path else 2  # off the critical path, the paler colours
         for place, (kind, name, shade) in enumerate(zip(kinds, names.split("&"), shades, strict=True)):
-            fill, ink = track["colors"]["light"][shade][aside : aside + 2]
+            fill, ink = track["colors"][0][shade][aside : aside + 2]
             top, bottom = SHAPE[kind] if len(kinds) == 1 else (place / len(kinds), (place + 1) / len(kinds))
             yield _Box(
                 (id(track), kind, len(kinds) > 1), kind, fill, ink, track["start"][op], track["end"][op],

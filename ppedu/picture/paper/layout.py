@@ -44,11 +44,14 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """held: what strips count, "" where there are none. named: each lane has a word for what it is."""
+
     lanes: tuple[Lane, ...]
     ranks: tuple[tuple[float, str], ...]
     headings: tuple[tuple[float, str], ...]
     phases: tuple[tuple[float, Track], ...]
     held: str
+    named: bool
     height: float
 
 
@@ -60,7 +63,7 @@ def lay_out(scene: Scene, headings: bool, in_flight: bool, phases: bool) -> Layo
     labels: list[tuple[float, str]] = []
     heads: list[tuple[float, str]] = []
     marks: list[tuple[float, Track]] = []
-    y = 0.0
+    y, named = 0.0, any(track["word"] for track in scene["tracks"])
     for _, found in groupby(scene["tracks"], key=lambda track: track["group"]):
         group = list(found)
         if headings:
@@ -78,7 +81,7 @@ def lay_out(scene: Scene, headings: bool, in_flight: bool, phases: bool) -> Layo
                 y = (lanes[-1].strip_bottom if in_flight else lanes[-1].bottom) + 0.12 * height
             labels.append(((first + lanes[-1].bottom) / 2, f"rank {rank}"))
             y += (len(group) > 1) * 0.3 * height + in_flight * 0.2 * height
-    return Layout(tuple(lanes), tuple(labels), tuple(heads), tuple(marks), scene["held"], y)
+    return Layout(tuple(lanes), tuple(labels), tuple(heads), tuple(marks), scene["held"] * in_flight, named, y)
 
 
 def corners_of(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:

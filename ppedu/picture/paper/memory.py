@@ -22,7 +22,6 @@ from ppedu.picture.paper.frame import (
     Frame,
     edge_color,
     em,
-    make_plain,
     new_figure,
     points_of,
     put_around,
@@ -88,11 +87,10 @@ def _shades(count: int) -> list[str]:
 def _chart(ax: Axes, frame: Frame, largest: float, label: str) -> None:
     """For quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
     ax.set(ylim=(0, 1.12 * largest or 1))
-    make_plain(ax, frame)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=largest >= 4))
+    put_around(ax, frame, points_of(ax)[0])
     ax.grid(axis="y", color=PALETTE["idle"], linewidth=1)
     ax.set_axisbelow(True)
-    put_around(ax, frame, points_of(ax)[0])
     ax.set_ylabel(label, fontsize=11, color=PALETTE["ink"])
     ax.tick_params(axis="y", labelsize=11, labelcolor=PALETTE["ink"], length=0)
 

@@ -26,7 +26,7 @@ function luminance(color) {
 /* What the theme of the page makes of the palette. paper and ink are the page's own, as #rrggbb. */
 function colorsOn(paper, ink, font) {
   const dark = luminance(paper) < 0.2;
-  const theme = dark ? "dark" : "light";
+  const theme = Number(dark); // its place in what has two
   const colors = { ...PALETTE, paper, ink, font, dark, theme, quiet: mix(ink, 0.3, paper) };
   for (const [kind, [fill]] of Object.entries(COLORS[theme])) colors[kind] = fill;
   if (!dark) return colors;

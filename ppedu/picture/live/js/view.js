@@ -19,14 +19,14 @@
        group     tracks with the same group share their ranks: predicted over measured, rank by rank
        word      what tells the tracks of a group apart ("predicted", "measured"), or ""
        title     the pieces of its heading, as plot_timeline has them; [] for none
-       ranks     p;  makespan; provenance; phases [[name, from, to]];  peaks [one a rank]
+       ranks     p;  makespan;  phases [[name, from, to]];  peaks [one a rank]
        first     first[r] to first[r+1] - 1 are the operations of rank r, by start; ops are numbered over the track
        kind      "F", "B", "I", "W", or "FB" for a pair that overlaps; one an operation
        name      what its box says ("F3"); one an operation
-       microbatch  one an operation; start, end: its times
+       start, end  its times; one an operation
        curve     [[time, count, time, count, ...]] one a rank: in flight from then on
        shade     [place in colors] one an operation, two for a pair: later stages of a rank are paler
-       colors    {light, dark}: [[fill, text, and the same for boxes off the critical path]]
+       colors    of light notebooks and of dark ones: [[fill, text, and the same for boxes off the critical path]]
        waiting   [[rank, name, kind, message]]: placed, but it cannot start yet: drawn dashed behind the lane's last
                  operation                                                                             (optional)
        arrives   whether it is known when a result is there: of a measurement only its end is
