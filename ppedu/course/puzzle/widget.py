@@ -15,9 +15,9 @@ from ppedu.core.schedule import Schedule
 from ppedu.core.structure import Violation
 from ppedu.core.timeline import Timeline
 from ppedu.course.job import train_course
-from ppedu.course.puzzle.board import Answer, board, picture, placed, reached, refused
 from ppedu.course.puzzle.game import Game
 from ppedu.course.puzzle.levels import Level, level_of
+from ppedu.course.puzzle.page import Answer, board, picture, placed, reached, refused
 from ppedu.course.puzzle.position import Position
 from ppedu.course.puzzle.score import name_of
 from ppedu.picture.live import assets
