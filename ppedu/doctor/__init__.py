@@ -1,7 +1,7 @@
 """`ppedu doctor`: one command that proves what real runs stand on, GPUs or CPU, on the machine where it is called.
 
-A line a check, with what was seen; then what this machine could not be asked; the last line is all of it as JSON. The exit
-code is 0 where nothing failed, else 1.
+A line for each check that ran, with what was seen; a line for each reason why others did not; the verdict; and all of it as
+JSON in the last line. The exit code is 0 where nothing failed, else 1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ppedu.doctor.table import CHECKS, Check
 __all__ = ["add_command", "main"]
 
 COLUMNS = 160
+TIME_UP = "the time was up"
 DESCRIPTION = f"""\
 Prove that pipelines run here for real, on GPUs or CPU cores, in {ONE_GPU / 60:g} minutes at most, {SEVERAL / 60:g} where there are several GPUs.
 Each check is a process of its own, with a limit; what could not be checked is said."""
@@ -63,21 +64,20 @@ def examine(options: argparse.Namespace, checks: Sequence[Check] = CHECKS) -> in
     """Run the checks that the options name, and report: 0 where nothing failed, else 1. Raises ValueError for a mistake."""
     chosen = _chosen(options, checks)
     if options.list:
-        _say(
-            *(
-                f"{check.name:30} {check.limit:4g} s" + (f"  {check.gpus} GPUs" if check.gpus else "")
-                for check in chosen
-            )
-        )
+        _say(*(f"{c.name:30} {c.limit:4g} s{f'  {c.gpus} GPUs' if c.gpus else ''}" for c in chosen))
         return 0
     if options.json:
         options.json.write_text("", "utf-8")  # a folder that is not there is told now, not at the end
     width = max(len(check.name) for check in chosen)
-    examination = Examination(chosen, options.seconds, lambda name, result: _say(_line(name, result, width)))
+
+    def tell(name: str, result: Result) -> None:
+        if result["is"] != "skip":  # those are told at the end, together where the reason is the same
+            _say(_line(name, result, width))
+
+    examination = Examination(chosen, options.seconds, tell)
     examination.run()
     whole = _summary(examination)
-    counts = ", ".join(f"{count} {kind}" for kind, count in whole["counts"].items())
-    _say("", *(f"Not checked: {sentence}" for sentence in whole["not_checked"]), f"{counts}, {whole['seconds']:g} s")
+    _say("", *(f"Not checked: {sentence}" for sentence in whole["not_checked"]), whole["verdict"])
     if options.json:
         options.json.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
     _say(json.dumps(whole))
@@ -109,15 +109,23 @@ def _summary(examination: Examination) -> dict[str, Any]:
         result.pop("gpus", None)
         if result["is"] == "skip":
             late = result["said"].startswith(OUT_OF_TIME)
-            skipped.setdefault("the time was up" if late else result["said"], []).append(name)
+            skipped.setdefault(TIME_UP if late else result["said"], []).append(name)
+    counts = {kind: sum(r["is"] == kind for r in results.values()) for kind in ("ok", "FAIL", "skip")}
     return {
-        "counts": {kind: sum(r["is"] == kind for r in results.values()) for kind in ("ok", "FAIL", "skip")},
+        "verdict": _verdict(counts, len(skipped.get(TIME_UP, ())), examination.spent),
+        "counts": counts,
         "seconds": round(examination.spent, 1),
         "budget": examination.budget,
         "gpus": examination.gpus,
         "not_checked": [*unseen, *(f"{reason} ({', '.join(names)})" for reason, names in skipped.items())],
         "checks": results,
     }
+
+
+def _verdict(counts: dict[str, int], late: int, seconds: float) -> str:
+    verdict = "something FAILED" if counts["FAIL"] else "nothing failed"
+    left = f"{counts['skip']} not checked" + (f" ({late} of them because {TIME_UP}: --seconds)" if late else "")
+    return f"{verdict}: {counts['ok']} ok, {counts['FAIL']} FAIL, {left}, {seconds:.1f} s"
 
 
 def _say(*lines: str) -> None:

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ppedu.doctor import table
 from ppedu.doctor.table import Check, Failed, Skipped, too_few
@@ -35,6 +35,7 @@ MARK = "PPEDU_DOCTOR"
 PROC = Path("/proc")
 
 Result = dict[str, Any]
+T = TypeVar("T")
 
 
 class Examination:
@@ -89,9 +90,8 @@ def looked(check: Check, folder: Path, seconds: float) -> Result:
     try:
         result = _waited(process, check, seconds, found, output)
         result["seconds"] = round(time.perf_counter() - began, 1)
-        if result["is"] == "ok" and (left := _gone(mark, GRACE)):
-            those = ", ".join(command(pid)[:120] for pid in left)
-            result |= {"is": "FAIL", "said": f"left behind (processes): {those}"}
+        if result["is"] == "ok" and (left := left_after(GRACE, lambda: marked(mark))):
+            result |= {"is": "FAIL", "said": left_behind("processes", [command(pid)[:120] for pid in left])}
         return result
     finally:
         _end(process, mark)
@@ -107,24 +107,22 @@ def environment(check: Check, folder: Path, mark: str) -> dict[str, str]:
 
 def _waited(process: subprocess.Popen[bytes], check: Check, seconds: float, found: Path, output: Path) -> Result:
     try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        if seconds < check.limit:
-            said = f"{OUT_OF_TIME}, after {seconds:.0f} s of the {check.limit:g} that it may take"
-            return {"is": "skip", "said": said}
-        what = f"not done after {seconds:.0f} s, and was ended"
-    else:
+        what = f"its process ended with {process.wait(seconds)} and told nothing"
         if found.exists():
             result: Result = json.loads(found.read_text("utf-8"))
             return result
-        what = f"its process ended with {code} and told nothing"
+    except subprocess.TimeoutExpired:
+        what = f"not done after {seconds:.0f} s, and was ended"
+        if seconds < check.limit:
+            of = f"after {seconds:.0f} s of the {check.limit:g} that it may take"
+            return {"is": "skip", "said": f"{OUT_OF_TIME}, {of}"}
     tail = " ".join(output.read_text("utf-8", errors="replace").split())[-400:]
     return {"is": "FAIL", "said": f"{what}: {tail or 'it printed nothing'}"}
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
     """Kill a check's process, and whatever has its mark."""
-    _gone(mark, 3.0, kill=True)
+    left_after(3.0, lambda: marked(mark), _kill)  # also those that are born meanwhile
     if not PROC.is_dir():  # nobody sees marks: its group is the most that can be found
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
@@ -149,15 +147,24 @@ def command(pid: int) -> str:
     return "gone"
 
 
-def _gone(mark: str, seconds: float, kill: bool = False) -> list[int]:
-    """Processes with this mark that are still there after so many seconds. kill: also those that are born meanwhile."""
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def left_after(seconds: float, there: Callable[[], list[T]], end: Callable[[T], None] | None = None) -> list[T]:
+    """What is still there after so many seconds. end: what is done to each of them meanwhile."""
     deadline = time.perf_counter() + seconds
-    while (left := marked(mark)) and time.perf_counter() < deadline:
-        for pid in left if kill else ():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    while (left := there()) and time.perf_counter() < deadline:
+        if end is not None:
+            for one in left:
+                end(one)
         time.sleep(0.05)
     return left
+
+
+def left_behind(what: str, those: Sequence[str]) -> str:
+    return f"left behind ({what}): {', '.join(those)}"
 
 
 # in the check's process

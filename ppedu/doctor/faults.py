@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import ppedu
-from ppedu.doctor.runs import Acting, Busy, batch, momentum, mse, warm_up
+from ppedu.doctor import runs
+from ppedu.doctor.runs import Acting, Busy, warm_up
 from ppedu.doctor.table import STARTS, Failed, Skipped, device, gpus, require
 
 CALL = 3  # of the layer that goes wrong: microbatch 2 of the first step
@@ -32,8 +33,7 @@ def with_layer(layer: nn.Module, p: int, at: int = 0) -> list[nn.Module]:
 
 
 def train(model: Any, schedule: ppedu.Schedule, **options: Any) -> ppedu.Run:
-    options = {"steps": 2, "device": device(), "progress": False, **options}
-    return ppedu.train(model, schedule, [batch(16)], mse, momentum, **options)
+    return runs.train(model, schedule, [runs.batch(16)], **{"steps": 2, **options})
 
 
 def patience() -> float:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch import nn
 
 import ppedu
 from ppedu.doctor import faults, runs
-from ppedu.doctor.driver import MARK, PROC, command, marked
+from ppedu.doctor.driver import GRACE, MARK, PROC, command, left_after, left_behind, marked
 from ppedu.doctor.table import UNSEEN, Skipped, device, gpus, require
 
 SHARED = Path("/dev/shm")
@@ -96,7 +95,7 @@ def memory(width: int = 512, samples: int = 4096) -> str:
         torch.manual_seed(0)
         model = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(4)]
         data = [(torch.randn(samples, width), torch.randn(samples, width))]
-        return ppedu.train(model, schedule, data, runs.mse, steps=2, progress=False, device=where)
+        return runs.train(model, schedule, data, None, steps=2, device=where)
 
     orders = ppedu.one_f_one_b(4, 8), ppedu.gpipe(4, 8)
     here = [run(order, device()) for order in orders]
@@ -132,11 +131,11 @@ def nothing_left(backend: str, rounds: int = 2) -> str:
             runs.trained(ppedu.one_f_one_b(2, 4), backend=backend)
             for fault in ("raises", "killed") if hasattr(signal, "SIGKILL") else ("raises",):
                 faults.named(fault, p=2)
-        _gone("processes", lambda: [command(pid) for pid in _mine() - servants])
-        _gone("files in /dev/shm", lambda: left_in_shared_memory(shared))
-        _gone("temporary files", lambda: [path.name for path in Path(folder).iterdir()])
+        _require_gone("processes", lambda: [command(pid) for pid in _mine() - servants])
+        _require_gone("files in /dev/shm", lambda: left_in_shared_memory(shared))
+        _require_gone("temporary files", lambda: [path.name for path in Path(folder).iterdir()])
     lost = "GPU memory, here or by another program"
-    _gone(lost, lambda: [f"{lost >> 20} MiB" for lost in [free - _free()] if lost > LOST])
+    _require_gone(lost, lambda: [f"{lost >> 20} MiB" for lost in [free - _free()] if lost > LOST])
     if sys.platform != "linux":
         UNSEEN.append("processes and shared memory that runs leave: they are found on Linux only")
         return f"no temporary file after runs that went well and runs that failed, {rounds} times"
@@ -148,12 +147,10 @@ def _free() -> int:
     return torch.cuda.mem_get_info()[0] if gpus() else 0
 
 
-def _gone(what: str, left: Callable[[], list[str]]) -> None:
+def _require_gone(what: str, there: Callable[[], list[str]]) -> None:
     """What ends is gone within a few seconds."""
-    deadline = time.perf_counter() + 5
-    while (there := left()) and time.perf_counter() < deadline:
-        time.sleep(0.1)
-    require(not there, f"left behind ({what}): {', '.join(there)}")
+    left = left_after(GRACE, there)
+    require(not left, left_behind(what, left))
 
 
 def in_shared_memory() -> set[Path]:

@@ -77,6 +77,11 @@ def _off(found: Tensor, wanted: Tensor) -> float:
     return worst / scale if scale else (math.inf if worst else 0.0)
 
 
+def train(model: Any, schedule: ppedu.Schedule, data: Any, optimizer: Any = momentum, **options: Any) -> ppedu.Run:
+    """On the GPU where there is one."""
+    return ppedu.train(model, schedule, data, mse, optimizer, **{"device": device(), "progress": False, **options})
+
+
 def trained(
     schedule: ppedu.Schedule, *, backend: str | None = None, model: nn.Sequential | None = None,
     data: Sequence[Batch] | None = None, loss_fn: Any = mse, steps: int = 2, samples: int = 13,
@@ -150,14 +155,13 @@ def dtypes() -> str:
 
 def in_place() -> str:
     """A model and a batch that are on the GPU stay there, and the model is trained."""
-    model: Any = [nn.Linear(4, 4).to(device()) for _ in range(2)]
-    before = [w.detach().clone() for layer in model for w in layer.parameters()]
-    data = [(torch.ones(8, 4, device=device()), torch.zeros(8, 4, device=device()))]
-    ppedu.train(model, ppedu.gpipe(2, 2), data, mse, momentum, steps=2, progress=False)
-    after = [w for layer in model for w in layer.parameters()]
-    good = sum(b.device.type == device() and not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    require(good == len(after), f"{good} of {len(after)} weights are still on {device()}, and are trained")
-    return f"{good} weights on {device()} trained where they are"
+    inputs, targets = batch(8)
+    model = layers(2).to(device())
+    _, off = trained(ppedu.gpipe(2, 2), model=model, data=[(inputs.to(device()), targets.to(device()))], device="auto")
+    weights = list(model.parameters())
+    stayed = sum(w.device.type == device() for w in weights)
+    require(stayed == len(weights), f"{stayed} of {len(weights)} weights are still on {device()}")
+    return f"{stayed} weights on {device()} trained where they are, off by {off:.0e}"
 
 
 def command_line() -> str:
@@ -189,7 +193,7 @@ def unpaced(p: int | None = None, width: int = 2048, samples: int = 1024) -> str
     torch.manual_seed(0)
     model = [nn.Sequential(*[nn.Linear(width, width), nn.Tanh()] * 8) for _ in range(p)]  # one layer, eight times over
     data = [(torch.randn(8 * samples, width), torch.randn(8 * samples, width))]
-    run = ppedu.train(model, ppedu.one_f_one_b(p, 8), data, mse, momentum, steps=4, device=device(), progress=False)
+    run = train(model, ppedu.one_f_one_b(p, 8), data, steps=4)
     best = min(t.makespan / ppedu.simulate(t.schedule, t.costs()).makespan for t in run.timelines[1:])
     require(best < UNPACED, f"{best:.3f} of the prediction, where less than {UNPACED} is expected")
     backwards(run)
@@ -230,13 +234,12 @@ class Busy:
 def events(seconds: float = 0.04, steps: int = 4) -> str:
     """An operation of known length on stage 1, alone, by the timeline."""
     model: Any = [nn.Linear(4, 4).double(), nn.Sequential(Acting(Busy(seconds)), nn.Linear(4, 4)).double()]
-    run = ppedu.train(model, ppedu.naive(2), [batch(8)], mse, steps=steps, device=device(), progress=False)
+    run = train(model, ppedu.naive(2), [batch(8)], None, steps=steps)
     told = [span.duration for t in run.timelines for span in t.spans if str(span.action) == "1F0"]
     best = min(told, key=lambda span: abs(span - seconds))
     said = f"{1e3 * best:.2f} ms in the timeline, for {1e3 * seconds:.0f}, in the best of {steps} steps"
-    require(
-        -EARLY[device()] < best - seconds < LATE[device()], f"{said}: further off than a small layer and a launch take"
-    )
+    on_time = -EARLY[device()] < best - seconds < LATE[device()]
+    require(on_time, f"{said}: further off than a small layer and a launch take")
     backwards(run)
     return f"{said}; no operation starts before what it needs has ended"
 

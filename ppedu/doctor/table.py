@@ -41,8 +41,9 @@ def device() -> str:
 
 
 def too_few(needed: int, here: int) -> str:
-    are = "is" if here == 1 else "are"
-    return f"NCCL, and a GPU for each rank, need {needed} GPUs, and here {are} {here or 'none'}"
+    return (
+        f"NCCL, and a GPU for each rank, need {needed} GPUs, and here {'is' if here == 1 else 'are'} {here or 'none'}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,17 @@ class Check:
     share: bool = True
 
 
-def _check(name: str, function: str, limit: float = 40, **arguments: Any) -> Check:
-    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS)
+def _check(name: str, function: str, limit: float = 40, gpus: int = 0, share: bool = True, **arguments: Any) -> Check:
+    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS, gpus, share)
 
 
-def _each(name: str, function: str, limit: float = 60, gpus: int = 2, **arguments: Any) -> Check:
+def _nccl(name: str, function: str, limit: float = 60, **arguments: Any) -> Check:
     """One that wants a GPU for each rank, and may use all."""
-    return Check(name, f"ppedu.doctor.{function}", arguments, limit * STARTS, gpus, share=False)
+    return _check(name, function, limit, 2, False, **arguments)
 
 
 CHECKS = (
-    _each("environment", "machine:environment", 40, gpus=0),
+    _check("environment", "machine:environment", share=False),
     _check("fork_server", "machine:fork_server"),
     _check("equal", "runs:one", backend="gloo", p=4, steps=3),
     _check("no_device_wait", "faults:no_device_wait"),
@@ -93,18 +94,18 @@ CHECKS = (
     _check("torchrun_raises", "torchrun:raises", 50, within=20),
     _check("to_torch", "torchrun:to_torch", 50),
     _check("command_line", "runs:command_line", 60),
-    _each("nccl_one_step", "runs:one", backend="nccl", p=2, steps=1),
-    _each("nccl_several_steps", "runs:one", backend="nccl", p=2, steps=4),
-    _each("nccl_paced", "runs:paced", backend="nccl", p=2),
-    _each("nccl_unpaced", "runs:unpaced"),
-    _each("nccl_every_schedule", "runs:schedules", 180, backend="nccl", p=None, m=8),
-    _each("nccl_large_messages", "runs:large_messages", backend="nccl", mib=64),
-    _each("nccl_raises", "faults:named", fault="raises", p=2),
-    _each("nccl_killed", "faults:named", fault="killed", p=2),
-    _each("nccl_hangs", "faults:named", fault="hangs", p=2),
-    _each("nccl_own_gpu", "faults:own_gpu_in_the_paced_thread"),
-    _each("more_ranks_than_gpus", "runs:one", backend="gloo", p=None, steps=2),
-    _each("nccl_nothing_in_shared_memory", "machine:nothing_left", backend="nccl", rounds=1),
-    _each("nccl_torchrun", "torchrun:equal", 90, backend="nccl"),
-    _each("nccl_torchrun_raises", "torchrun:raises", 70, within=30),
+    _nccl("nccl_one_step", "runs:one", backend="nccl", p=2, steps=1),
+    _nccl("nccl_several_steps", "runs:one", backend="nccl", p=2, steps=4),
+    _nccl("nccl_paced", "runs:paced", backend="nccl", p=2),
+    _nccl("nccl_unpaced", "runs:unpaced"),
+    _nccl("nccl_every_schedule", "runs:schedules", 180, backend="nccl", p=None, m=8),
+    _nccl("nccl_large_messages", "runs:large_messages", backend="nccl", mib=64),
+    _nccl("nccl_raises", "faults:named", fault="raises", p=2),
+    _nccl("nccl_killed", "faults:named", fault="killed", p=2),
+    _nccl("nccl_hangs", "faults:named", fault="hangs", p=2),
+    _nccl("nccl_own_gpu", "faults:own_gpu_in_the_paced_thread"),
+    _nccl("more_ranks_than_gpus", "runs:one", backend="gloo", p=None, steps=2),
+    _nccl("nccl_nothing_in_shared_memory", "machine:nothing_left", backend="nccl", rounds=1),
+    _nccl("nccl_torchrun", "torchrun:equal", 90, backend="nccl"),
+    _nccl("nccl_torchrun_raises", "torchrun:raises", 70, within=30),
 )

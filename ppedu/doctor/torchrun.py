@@ -59,7 +59,7 @@ def _equal(p: int) -> dict[str, Any]:
     if device() == "cuda":
         data = [(torch.randn(2 * BIG, BIG), torch.randn(2 * BIG, BIG))]
         model = [nn.Linear(BIG, BIG) for _ in range(p)]
-        big = ppedu.train(model, ppedu.gpipe(p, p), data, runs.mse, progress=False, device="cuda").peak_device_bytes
+        big = runs.train(model, ppedu.gpipe(p, p), data, None).peak_device_bytes
     made = [runs.trained(build(p, 8)) for build in (ppedu.one_f_one_b, ppedu.zb_v, ppedu.dualpipe)]
     run = made[-1][0]
     off = max(off for _, off in made)

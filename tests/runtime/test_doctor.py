@@ -127,12 +127,15 @@ def test_each_end_is_told_as_it_is(examine: Examine, tmp_path: Path) -> None:
     assert whole["counts"] == {"ok": 1, "FAIL": 5, "skip": 2}
     assert json.loads((tmp_path / "all.json").read_text()) == whole
 
-    assert [line.split()[:2] for line in lines[: len(checks)]] == [[kind, name] for name, (kind, _) in found.items()]
+    ran = [[kind, name] for name, (kind, _) in found.items() if kind != "skip"]
+    assert [line.split()[:2] for line in lines[: len(ran)]] == ran
     assert "the device is too warm" in lines[1]  # one line
     unchecked = [line for line in lines if line.startswith("Not checked: ")]
     assert unchecked == [f"Not checked: {text}" for text in whole["not_checked"]]
     assert unchecked[:2] == ["Not checked: the far side of the moon", "Not checked: it is the wrong machine (skips)"]
     assert "(wants_gpus)" in unchecked[2]
+    assert lines[len(ran) :] == ["", *unchecked, whole["verdict"]]
+    assert whole["verdict"].startswith("something FAILED: 1 ok, 5 FAIL, 2 not checked, ")
 
 
 @linux
@@ -165,6 +168,8 @@ def test_what_the_time_is_too_short_for_is_said(examine: Examine) -> None:
     assert whole["checks"]["first"]["said"] == "not checked: out of time, after 4 s of the 90 that it may take"
     assert whole["checks"]["second"]["said"] == "not checked: out of time"
     assert whole["not_checked"] == ["the time was up (first, second)"]
+    late = "nothing failed: 0 ok, 0 FAIL, 2 not checked (2 of them because the time was up: --seconds), "
+    assert whole["verdict"].startswith(late)
     assert whole["seconds"] < 10
 
 
