@@ -22,7 +22,7 @@ from gpu_model import AwaitDevice, AwaitMark, Launch, Listen, Mark, Note, Post, 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ppedu.runtime.rank.channels import DATA, Group, by_rounds
+from ppedu.runtime.rank.group import DATA, Group, by_rounds
 from ppedu.runtime.rank.heartbeat import Heartbeat
 from ppedu.runtime.rank.interpreter import Rank
 from ppedu.runtime.rank.job import RankResult, Work

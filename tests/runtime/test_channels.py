@@ -26,7 +26,9 @@ import ppedu
 from ppedu.core.schedule import Schedule
 from ppedu.runtime import train as train_module
 from ppedu.runtime.rank import channels
-from ppedu.runtime.rank.channels import AHEAD, Group, by_rounds
+from ppedu.runtime.rank import group as groups
+from ppedu.runtime.rank.channels import AHEAD
+from ppedu.runtime.rank.group import Group, by_rounds
 from ppedu.runtime.rank.lower import Recv, Send, lower
 
 WIDTH = 3
@@ -337,7 +339,7 @@ def greeted(pairs: set[tuple[int, int]], copies: Sequence[tuple[int, ...]] = ())
 
     def meet(rank: int) -> None:
         with network.changed:
-            channels._greet(network.group(rank, pairs, copies))
+            groups.greet(network.group(rank, pairs, copies))
             network.leave(failed=False)
 
     run_all(meet, range(4))
@@ -416,12 +418,12 @@ def test_all_ranks_agree_on_what_carries_their_tensors(nccl, ranks, monkeypatch)
     """Each asks, whatever its own device is: nobody waits for an answer that does not come."""
     here, store, found = threading.local(), dist.HashStore(), {}
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: here.properties)
-    monkeypatch.setattr(channels, "machine_id", lambda: (here.host, "boot"))
+    monkeypatch.setattr(groups, "machine_id", lambda: (here.host, "boot"))
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
 
     def ask(rank: int) -> None:
         device, here.host, here.properties = ranks[rank]
-        found[rank] = channels._one_gpu_each(rank, len(ranks), device, store)
+        found[rank] = groups.one_gpu_each(rank, len(ranks), device, store)
 
     run_all(ask, range(len(ranks)))
     assert found == dict.fromkeys(range(len(ranks)), nccl)
@@ -434,7 +436,7 @@ def test_one_rank_without_a_gpu_has_all_of_them_on_gloo(monkeypatch):
 
     def join(rank: int) -> None:
         device = [GPU, CPU][rank]
-        found[rank] = channels.connect(rank, 2, device, control, {(0, 1), (1, 0)}, [(0, 1)], store)
+        found[rank] = groups.connect(rank, 2, device, control, {(0, 1), (1, 0)}, [(0, 1)], store)
 
     run_all(join, range(2))
     assert [found[rank].backend for rank in range(2)] == ["gloo", "gloo"]

@@ -290,7 +290,7 @@ def test_all_ranks_meet_and_are_heard():
     hub = found[0]
     for rank in range(4):
         found[rank].mine.send_bytes(f"I am {rank}".encode())
-        assert hub.ears[rank].recv_bytes() == f"I am {rank}".encode()
+        assert hub.connections[rank].recv_bytes() == f"I am {rank}".encode()
         assert [name for name, _ in found[rank].machines] == [socket.gethostname()] * 4
     for rank in (1, 2, 3):
         assert hub.trails[rank].last() is None

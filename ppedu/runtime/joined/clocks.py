@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ppedu.runtime.rank.channels import Group
+from ppedu.runtime.rank.group import Group
 from ppedu.runtime.rank.job import StepReport
 from ppedu.runtime.rank.timers import Moment
 
@@ -22,12 +22,12 @@ def clock_offset(group: Group, machines: Sequence[tuple[str, str]]) -> float:
             continue
         for _ in range(ROUNDS):
             if group.rank == 0:
-                group.receive_number(other)
-                group.send_number(time.perf_counter(), other).wait()
+                group.receive(1, other)
+                group.send([time.perf_counter()], other).wait()
             elif group.rank == other:
                 asked = time.perf_counter()
-                group.send_number(0.0, 0).wait()
-                theirs = group.receive_number(0)
+                group.send([0.0], 0).wait()
+                (theirs,) = group.receive(1, 0)
                 answered = time.perf_counter()
                 best = min(best, (answered - asked, theirs - (asked + answered) / 2))
     return best[1]

@@ -31,7 +31,7 @@ class OrphanedError(RunError):
 
 Where = Callable[[Sequence[float], int], Place]
 """(all heartbeats, rank) -> what that rank does, in words."""
-Hear = Callable[[int, str, Any], None]
+OnMessage = Callable[[int, str, Any], None]
 """(rank, kind, content): what a rank says on the way."""
 
 
@@ -43,7 +43,7 @@ class SharedHeartbeat(Heartbeat):
         super().__init__(cells, rank)
         self.sender, self.trails = sender, trails
         self.quiet = frozenset(at for at, i in enumerate(program) if isinstance(i, Send | Recv))
-        self.told: list[float] = []
+        self.sent: list[float] = []
 
     def put(self, step: int, at: int) -> None:
         super().put(step, at)
@@ -52,26 +52,25 @@ class SharedHeartbeat(Heartbeat):
             for trail in self.trails:
                 trail.write(place)
 
-    def tell(self, beat: bool) -> None:
-        """Say where this rank is, if it is new, or time to say anything at all."""
-        if beat or self.place() != self.told:
-            self.told = self.place()
-            self.sender.send("place", self.told)
+    def publish(self, due: bool) -> None:
+        """Send where this rank is, if it is new, or time to send anything at all."""
+        if due or self.place() != self.sent:
+            self.sent = self.place()
+            self.sender.send("place", self.sent)
 
     def place(self) -> list[float]:
         return list(self.cells[self.base : self.base + self.WIDTH])
 
 
 class Side:
-    """What a rank's main thread does while its worker works. outside: raises what ends the run from outside."""
+    """What a rank's main thread does while its worker works (`follow`). check: raises what ends the run from outside."""
 
     def __init__(
-        self, rank: int, links: Links, heartbeat: SharedHeartbeat, where: Where, hear: Hear, timeout: float,
-        outside: Callable[[], None],
+        self, rank: int, links: Links, heartbeat: SharedHeartbeat, place_of: Where, on_message: OnMessage, timeout: float,
+        check: Callable[[], None],
     ) -> None:  # fmt: skip
         self.rank, self.links, self.heartbeat, self.cells = rank, links, heartbeat, heartbeat.cells
-        self.says, self.told, self.timeout = where, hear, timeout
-        self.outside = outside
+        self.place_of, self.on_message, self.timeout, self.check = place_of, on_message, timeout, check
         self.hosts = [name for name, _ in links.machines]
         self.beat = 0.0
         self.since: dict[int, float] = {}  # on each rank's own clock
@@ -89,7 +88,7 @@ class Side:
     def where(self, rank: int) -> Place:
         if rank in self.links.trails and (record := self.links.trails[rank].last()):
             self.show(rank, record)
-        return self.says(self.cells, rank)
+        return self.place_of(self.cells, rank)
 
     def show(self, rank: int, place: Sequence[float]) -> None:
         """A place comes by two ways: the later one counts."""
@@ -104,52 +103,51 @@ class Side:
 
 
 class Hub(Side):
-    """Rank 0: it hears all ranks, and tells them how the run ended."""
+    """Rank 0: it watches all ranks, and tells them how the run ended."""
 
     def follow(self) -> None:
-        ranks = Ranks(self.links.ears, _without_a_word, {}, self.hosts)
-        watch = Watch(ranks, self.where, self.hear, self.timeout, self.let_in)
+        ranks = Ranks(self.links.connections, _without_a_word, {}, self.hosts)
+        watch = Watch(ranks, self.where, self.receive, self.timeout, self.look_around)
         try:
             watch.results()
         except RunError as error:
             gone = [*watch.gone, *self.hung_up()]
-            self.tell("verdict", (error, gone))
+            self.send_all("verdict", (error, gone))
             raise for_here(error, self.rank, self.first_of_host(0, gone)) from None
         except BaseException as error:  # Ctrl-C, SIGTERM, or whatever the caller's own functions raised
             what = f"rank 0 on {self.hosts[0]} ended the run ({_in_words(error)})"
-            self.tell("verdict", (RunError(what, rank=0, host=self.hosts[0]), [0]))
+            self.send_all("verdict", (RunError(what, rank=0, host=self.hosts[0]), [0]))
             raise
-        self.tell("over", None)
+        self.send_all("over", None)
 
     def hung_up(self) -> list[int]:
         """Ranks that are gone by now: several may have ended at once."""
-        ready = connection.wait(self.links.ears, 0)
-        return [rank for rank, ear in enumerate(self.links.ears) if ear in ready and _at_end(ear)]
+        ready = connection.wait(self.links.connections, 0)
+        return [rank for rank, one in enumerate(self.links.connections) if one in ready and _at_end(one)]
 
-    def let_in(self) -> None:
-        self.outside()
+    def look_around(self) -> None:
+        self.check()
         if self.due():
-            self.tell("place", self.heartbeat.place())
+            self.send_all("place", self.heartbeat.place())
         time.sleep(PAUSE)
 
-    def hear(self, rank: int, kind: str, content: Any) -> None:
+    def receive(self, rank: int, kind: str, content: Any) -> None:
         if kind == "place":
             if rank != 0:  # its own stands there already
                 self.show(rank, content)
         elif kind == "stop":
             raise RunStopped("the run was stopped")
         elif kind == "leaves":
-            raise RunError(
-                f"rank {rank} on {self.hosts[rank]} ended the run ({content})", rank=rank, host=self.hosts[rank]
-            )
+            what = f"rank {rank} on {self.hosts[rank]} ended the run ({content})"
+            raise RunError(what, rank=rank, host=self.hosts[rank])
         else:
-            self.told(rank, kind, content)
+            self.on_message(rank, kind, content)
 
-    def tell(self, kind: str, content: Any) -> None:
+    def send_all(self, kind: str, content: Any) -> None:
         data = pickle.dumps((kind, content))
-        for ear in self.links.ears[1:]:
+        for one in self.links.connections[1:]:
             with contextlib.suppress(OSError):
-                ear.send_bytes(data)
+                one.send_bytes(data)
 
 
 class Spoke(Side):
@@ -159,8 +157,8 @@ class Spoke(Side):
         clock, heard = Clock(), 0.0
         try:
             while True:
-                self.outside()
-                self.heartbeat.tell(beat=self.due())
+                self.check()
+                self.heartbeat.publish(self.due())
                 if connection.wait([self.links.mine], TICK):
                     kind, content = pickle.loads(self.links.mine.recv_bytes())
                     heard = clock.read()
@@ -173,27 +171,27 @@ class Spoke(Side):
                 elif clock.read() - heard > self.timeout:
                     self.lost(f"nothing was heard of rank 0 there for {clock.read() - heard:.1f} s", cut=True)
         except RunStopped:
-            self.say("stop", None)
+            self.send("stop", None)
             raise
         except OrphanedError as error:
-            self.say("leaves", str(error))
+            self.send("leaves", str(error))
             raise for_here(error, self.rank, self.first_of_host(self.rank)) from None
         except RunError:
             raise
         except (EOFError, OSError):
             self.lost(f"rank 0 on {self.hosts[0]} {_without_a_word(0)}", cut=False)
         except BaseException as error:  # Ctrl-C, SIGTERM
-            self.say("leaves", _in_words(error))
+            self.send("leaves", _in_words(error))
             raise
 
-    def say(self, kind: str, content: Any) -> None:
+    def send(self, kind: str, content: Any) -> None:
         with contextlib.suppress(OSError):
             self.heartbeat.sender.send(kind, content)
 
     def lost(self, what: str, cut: bool) -> None:
         """Without rank 0 there is no verdict: say what is known here."""
         mine, place = self.rank, self.where(0)
-        here = self.says(self.cells, mine)
+        here = self.place_of(self.cells, mine)
         last = "" if cut else f" {at_place(place)}"
         near = self.links.machines[0] == self.links.machines[mine]
         far = "rank 0's process stands still, or" if near else f"host {self.hosts[0]}"
@@ -217,10 +215,10 @@ def _without_a_word(rank: int) -> str:
     return "ended without a word (it was killed, crashed or exited: see the log on its host)"
 
 
-def _at_end(ear: connection.Connection) -> bool:
+def _at_end(one: connection.Connection) -> bool:
     try:
-        while ear.poll():
-            ear.recv_bytes()
+        while one.poll():
+            one.recv_bytes()
     except (EOFError, OSError):
         return True
     return False

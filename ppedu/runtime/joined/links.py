@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError, connection
 from typing import Any
 
+from ppedu.core.format import joined
 from ppedu.runtime.errors import RunError
-from ppedu.runtime.rank.channels import machine_id
+from ppedu.runtime.rank.group import machine_id
 
 SILENCE = 5.0  # seconds after which somebody who calls and says nothing is sent away
 HUB, LEFT = "hub", "left"
@@ -26,20 +27,18 @@ HUB, LEFT = "hub", "left"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """ears: rank 0's connections to all ranks, its own among them; on the other ranks none. mine: this rank's connection to
-    rank 0. trails: to the others on rank 0, to rank 0 on the others: what each of the two does, operation by operation.
+    """connections: rank 0's to all ranks, its own among them; on the other ranks none. mine: this rank's to rank 0. trails: to the others on rank 0, to rank 0 on the others: what each of the two does, operation by operation.
     machines: of each rank, its host's name and what tells two hosts of one name apart."""
 
-    ears: list[connection.Connection]
+    connections: list[connection.Connection]
     trails: dict[int, Trail]
     mine: connection.Connection
     machines: list[tuple[str, str]]
 
     def close(self) -> None:
-        for ear in (*self.ears, self.mine):
-            ear.close()
-        for trail in self.trails.values():
-            trail.close()
+        ends: list[Any] = [*self.connections, self.mine, *self.trails.values()]
+        for end in ends:
+            end.close()
 
 
 class Trail:
@@ -74,17 +73,16 @@ class Trail:
         self._socket.close()
 
 
-def meet(store: Any, rank: int, size: int, called: dict[str, Any], timeout: float, let_in: Callable[[], None]) -> Links:
-    """Join the ranks of a world, which share `store`. Every rank calls this. called: what all of them have to want alike.
+def meet(store: Any, rank: int, size: int, wanted: dict[str, Any], timeout: float, check: Callable[[], None]) -> Links:
+    """Join the ranks of a world, which share `store`. Every rank calls this. wanted: what all of them have to want alike.
 
     Messages are pickled, so that who connects must know the key: it stands in the store, which only ranks have.
     Raises ValueError where they want different things, and RunError where a rank does not come, or cannot reach rank 0, within
-    `timeout` seconds. `let_in` is called about
-    ten times a second: it raises what ends the run from outside.
+    `timeout` seconds. check: called about ten times a second; it raises what ends the run from outside.
     """
-    wait = _Patience(time.monotonic() + timeout, let_in, store)
+    wait = _Wait(time.monotonic() + timeout, check, store)
     try:
-        return _met(store, rank, size, called, wait)
+        return _met(store, rank, size, wanted, wait)
     except (RunError, ValueError):
         raise
     except RuntimeError as error:  # the store's
@@ -94,15 +92,15 @@ def meet(store: Any, rank: int, size: int, called: dict[str, Any], timeout: floa
         raise
 
 
-def _met(store: Any, rank: int, size: int, called: dict[str, Any], wait: _Patience) -> Links:
-    store.set(f"machine of {rank}", json.dumps([*machine_id(), called]))
+def _met(store: Any, rank: int, size: int, wanted: dict[str, Any], wait: _Wait) -> Links:
+    store.set(f"machine of {rank}", json.dumps([*machine_id(), wanted]))
     if rank == 0:
-        ears, trails, mine = _answered(store, size, wait)
+        connections, trails, mine = _accept_all(store, size, wait)
     else:
-        ears, mine = [], _as_connection(_joined(store, rank, "ear", wait))
-        trails = {0: Trail(_joined(store, rank, "trail", wait))}
+        connections, mine = [], _as_connection(_connect(store, rank, "messages", wait))
+        trails = {0: Trail(_connect(store, rank, "trail", wait))}
     machines = _read(store, {other: f"machine of {other}" for other in range(size)}, wait)
-    links = Links(ears, trails, mine, [(name, boot) for name, boot, _ in machines])
+    links = Links(connections, trails, mine, [(name, boot) for name, boot, _ in machines])
     for other, (_, _, theirs) in enumerate(machines):
         if text := _unlike(machines[0][2], theirs, other):
             links.close()
@@ -132,20 +130,20 @@ def _unlike(first: dict[str, Any], theirs: dict[str, Any], rank: int) -> str | N
 
 
 @dataclass(frozen=True, slots=True)
-class _Patience:
+class _Wait:
     deadline: float
-    let_in: Callable[[], None]
+    check: Callable[[], None]
     store: Any
 
     def over(self) -> bool:
-        self.let_in()
+        self.check()
         if self.store.check([LEFT]):
             rank, name, _, why = json.loads(self.store.get(LEFT))
             raise RunError(f"rank {rank} on {name} ended the run ({why})", rank=rank, host=name)
         return time.monotonic() > self.deadline
 
 
-def _read(store: Any, keys: dict[int, str], wait: _Patience) -> list[Any]:
+def _read(store: Any, keys: dict[int, str], wait: _Wait) -> list[Any]:
     """What ranks tell, each under a key of its own, as soon as they do. (A wait inside the store could not be interrupted.)"""
     while missing := [rank for rank, key in keys.items() if not store.check([key])]:
         if wait.over():
@@ -155,37 +153,32 @@ def _read(store: Any, keys: dict[int, str], wait: _Patience) -> list[Any]:
 
 
 def _missing(ranks: Sequence[int]) -> RunError:
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return RunError(
-        f"{who} did not come, but RANK and WORLD_SIZE in the environment (or torch.distributed) say that there is such a rank. "
+        f"rank{'s' if len(ranks) > 1 else ''} {joined(ranks)} did not come, but RANK and WORLD_SIZE in the environment (or torch.distributed) say that there is such a rank. "
         "Start the script on every rank (torchrun does) and let hosts reach one another's ports; or unset WORLD_SIZE where there "
         "is no such world",
         rank=ranks[0],
     )
 
 
-def _answered(
-    store: Any, size: int, wait: _Patience
+def _accept_all(
+    store: Any, size: int, wait: _Wait
 ) -> tuple[list[connection.Connection], dict[int, Trail], connection.Connection]:
-    """Rank 0: let every other rank in, twice."""
+    """Rank 0: accept two connections of every other rank."""
     here, mine = connection.Pipe()
-    ears: dict[int, connection.Connection] = {0: here}
+    found: dict[int, connection.Connection] = {0: here}
     trails: dict[int, Trail] = {}
-    with _listener() as door:
+    with _listener() as listener:
         key = secrets.token_hex(32)
-        name, boot = machine_id()
-        store.set(HUB, json.dumps([door.getsockname()[1], key, name, boot]))
-        door.settimeout(0.1)
-        while len(ears) < size or len(trails) < size - 1:
+        store.set(HUB, json.dumps([listener.getsockname()[1], key, *machine_id()]))
+        listener.settimeout(0.1)
+        while missing := [rank for rank in range(1, size) if rank not in found or rank not in trails]:
             if wait.over():
-                missing = [rank for rank in range(1, size) if rank not in ears or rank not in trails]
                 raise _missing(missing)
-            with contextlib.suppress(
-                TimeoutError
-            ):  # each in a thread: one who says nothing must not hold up the others
-                caller = door.accept()[0]
-                threading.Thread(target=_let_in, args=(caller, key.encode(), ears, trails), daemon=True).start()
-    return [ears[rank] for rank in range(size)], trails, mine
+            with contextlib.suppress(TimeoutError):
+                caller = listener.accept()[0]  # each in a thread: one who says nothing must not hold up the others
+                threading.Thread(target=_admit, args=(caller, key.encode(), found, trails), daemon=True).start()
+    return [found[rank] for rank in range(size)], trails, mine
 
 
 def _listener() -> socket.socket:
@@ -196,27 +189,27 @@ def _listener() -> socket.socket:
     return socket.create_server(("", 0), backlog=128)
 
 
-def _let_in(
-    caller: socket.socket, key: bytes, ears: dict[int, connection.Connection], trails: dict[int, Trail]
+def _admit(
+    caller: socket.socket, key: bytes, found: dict[int, connection.Connection], trails: dict[int, Trail]
 ) -> None:
     """A stranger, or somebody who never says a word, is sent away."""
-    ear = _as_connection(caller)
+    one = _as_connection(caller)
     try:
-        with _patient_with(caller):
-            connection.deliver_challenge(ear, key)
-            connection.answer_challenge(ear, key)
-            kind, rank = ear.recv_bytes().split()
-        if kind == b"trail":
-            trails[int(rank)] = Trail(caller.dup())
-            ear.close()
-        else:
-            ears[int(rank)] = ear
+        with _silence_limited(caller):
+            connection.deliver_challenge(one, key)
+            connection.answer_challenge(one, key)
+            kind, rank = one.recv_bytes().split()
+        if kind == b"messages":
+            found[int(rank)] = one
+            return
+        trails[int(rank)] = Trail(caller.dup())
     except (OSError, EOFError, ValueError, AuthenticationError):
-        ear.close()
+        pass
+    one.close()
 
 
 @contextmanager
-def _patient_with(caller: socket.socket) -> Iterator[None]:
+def _silence_limited(caller: socket.socket) -> Iterator[None]:
     """Hang up on somebody who takes longer than some seconds."""
     guard = threading.Timer(SILENCE, _hang_up, (caller,))
     guard.daemon = True
@@ -232,19 +225,18 @@ def _hang_up(caller: socket.socket) -> None:
         caller.shutdown(socket.SHUT_RDWR)
 
 
-def _joined(store: Any, rank: int, kind: str, wait: _Patience) -> socket.socket:
-    """Another rank: go to rank 0."""
+def _connect(store: Any, rank: int, kind: str, wait: _Wait) -> socket.socket:
+    """Another rank: connect to rank 0."""
     ((port, key, name, boot),) = _read(store, {0: HUB}, wait)
-    addresses = (
-        ["127.0.0.1"] if (name, boot) == machine_id() else [a for a in (os.environ.get("MASTER_ADDR"), name) if a]
-    )
+    near = (name, boot) == machine_id()
+    addresses = ["127.0.0.1"] if near else [a for a in (os.environ.get("MASTER_ADDR"), name) if a]
     failed: list[str] = []
     while True:
         for address in addresses:
             try:
                 caller = socket.create_connection((address, port), timeout=2.0)
                 caller.settimeout(None)
-                with _as_connection(caller) as mine, _patient_with(caller):
+                with _as_connection(caller) as mine, _silence_limited(caller):
                     connection.answer_challenge(mine, key.encode())
                     connection.deliver_challenge(mine, key.encode())
                     mine.send_bytes(f"{kind} {rank}".encode())

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from ppedu.runtime.processes.rank_process import Sender
 from ppedu.runtime.rank import channels
 from ppedu.runtime.rank.accelerator import many_connections
-from ppedu.runtime.rank.channels import Group, connect
+from ppedu.runtime.rank.group import Group, connect
 from ppedu.runtime.rank.heartbeat import CONNECTING, STARTING, Heartbeat
 from ppedu.runtime.rank.interpreter import Rank
 from ppedu.runtime.rank.job import RankResult, Settings, StepReport, Work

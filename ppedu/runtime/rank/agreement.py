@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ppedu.runtime.model.batches import batch_of, check_batch, microbatch_sizes
-from ppedu.runtime.rank.channels import Form, Group
+from ppedu.runtime.rank.channels import Form
+from ppedu.runtime.rank.group import Group
 from ppedu.runtime.rank.heartbeat import ANNOUNCING, AWAITING_BATCH, AWAITING_LOSS, READING, Heartbeat
 from ppedu.runtime.rank.job import Work
 
@@ -64,11 +65,10 @@ class Agreement:
         if self.group.rank == self.first_rank:
             self.heartbeat.put(step, ANNOUNCING)
             for other in self.others:
-                self.group.send_number(count, other).wait()
-                self.group.send_number(sample, other).wait()
+                self.group.send([count, sample], other).wait()
         else:
             self.heartbeat.put(step, AWAITING_BATCH)
-            agreed, sample = (int(self.group.receive_number(self.first_rank)) for _ in range(2))
+            agreed, sample = map(int, self.group.receive(2, self.first_rank))
             if self.work.data is not None and count != agreed:
                 raise ValueError(
                     f"data gave the first rank {agreed} samples and the last rank {count} in step {step}. "
@@ -81,8 +81,8 @@ class Agreement:
         """The last ranks, which alone know the loss, tell the others before anyone's optimizer moves a weight. They knew
         before their last backward began, so this waits for little."""
         self.heartbeat.put(step, AWAITING_LOSS)
-        sent = [self.group.send_number(not_finite, other) for other in self.others] if self.last else []
-        told = [self.group.receive_number(source) for source in self.last_ranks if source != self.group.rank]
+        sent = [self.group.send([not_finite], other) for other in self.others] if self.last else []
+        told = [self.group.receive(1, source)[0] for source in self.last_ranks if source != self.group.rank]
         for work in sent:
             work.wait()
         return not_finite or any(told)

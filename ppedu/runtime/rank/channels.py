@@ -1,4 +1,4 @@
-"""How a tensor gets from rank to rank: NCCL, gloo, or gloo through host memory.
+"""How a tensor gets from rank to rank.
 
 A channel joins an ordered pair of ranks and keeps its order; receives are posted at most two ahead, so that transfers
 hide behind compute and memory stays what the schedule promises.
@@ -6,15 +6,9 @@ hide behind compute and memory stays what the schedule promises.
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -22,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ppedu.core.operations import Action, Kind
-from ppedu.runtime.rank.accelerator import Accelerator, Cuda, check_connections
+from ppedu.runtime.rank.group import DATA, HEADER, STAMP, Group, index_in_pair
 from ppedu.runtime.rank.lower import Instruction, Program, Recv, Send
 
 AHEAD = 2  # receives posted before they are needed, per channel
-DATA, HEADER, STAMP, NUMBER, FLAGS = range(5)  # gloo matches by tag; NCCL gets the data alone, and only in order
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -36,185 +29,6 @@ _MAX_DIMS = 8
 Shape = tuple[torch.Size, torch.dtype]
 Form: TypeAlias = tuple[int, int]
 """What the shape of a stage's output depends on: (samples in the microbatch, number of the shape of its samples)."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """A tensor on its way; it is kept until it has left."""
-
-    work: Any
-    tensor: Tensor
-
-    def wait(self) -> None:
-        self.work.wait()
-
-
-@dataclass(slots=True)
-class Group:
-    """The ranks of a run, and what carries their tensors.
-
-    control: a gloo group for headers and small messages. data: the group of each ordered pair of ranks that talk.
-    device: where this rank computes. through_host: its tensors travel in host memory (gloo has no CUDA tensors).
-    gpu: what else this rank asks of its device; None on the CPU. copy_groups: the group of each set of ranks (sorted) that
-    hold copies of one stage.
-    """
-
-    rank: int
-    size: int
-    device: torch.device
-    control: dist.ProcessGroup
-    data: dict[tuple[int, int], dist.ProcessGroup]
-    through_host: bool
-    backend: str
-    gpu: Accelerator | None = None
-    copy_groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
-
-    def over_the_host(self) -> Group:
-        """The same ranks, whose tensors all go over the control group."""
-        data = dict.fromkeys(self.data, self.control)
-        return replace(self, data=data, through_host=self.device.type == "cuda", backend="gloo")
-
-    def abort(self) -> None:
-        """End what NCCL still has running here. (To destroy a group would wait for kernels whose messages never come.)"""
-        for group in {*self.data.values(), *self.copy_groups.values()} if self.backend == "nccl" else ():
-            group.abort()
-
-    def send_number(self, value: float, to: int) -> Any:
-        return self.control.send([torch.tensor([value], dtype=torch.float64, device="cpu")], to, NUMBER)
-
-    def receive_number(self, source: int) -> float:
-        number = torch.empty(1, dtype=torch.float64, device="cpu")
-        self.control.recv([number], source, NUMBER).wait()
-        return number.item()
-
-    def send_flags(self, flags: Sequence[bool], to: int) -> Sent:
-        tensor = torch.tensor(flags, dtype=torch.uint8, device="cpu")
-        return Sent(self.control.send([tensor], to, FLAGS), tensor)
-
-    def receive_flags(self, count: int, source: int) -> list[bool]:
-        flags = torch.empty(count, dtype=torch.uint8, device="cpu")
-        self.control.recv([flags], source, FLAGS).wait()
-        return flags.bool().tolist()
-
-
-def connect(
-    rank: int,
-    size: int,
-    device: torch.device,
-    control: dist.ProcessGroup,
-    pairs: set[tuple[int, int]],
-    copies: Sequence[tuple[int, ...]] = (),
-    store: Any = None,
-    limit: timedelta | None = None,
-) -> Group:
-    """Set up the channels. One GPU per rank: NCCL, a group for each ordered pair, so that the two directions never
-    share a stream. Else gloo.
-
-    copies: the sets of ranks that need a group of their own. store: where ranks tell which device they have; without one,
-    all of them are on the CPU. limit: how long the transport waits for a message. All ranks call this alike.
-    """
-    gpu = Cuda(device) if device.type == "cuda" else None
-    if store is None or not _one_gpu_each(rank, size, device, store):
-        sets = {ranks: control if len(ranks) == size else _new_group(ranks, "gloo", limit) for ranks in copies}
-        mine = {ranks: group for ranks, group in sets.items() if rank in ranks}
-        return Group(
-            rank, size, device, control, dict.fromkeys(pairs, control), gpu is not None, "gloo", gpu, mine
-        )  # fmt: skip
-    ordered = by_rounds(pairs)
-    check_connections(1 + sum(rank in ranks for ranks in (*ordered, *copies)))
-    with _faults_found_by_us():  # the same order on every rank
-        data = {pair: _new_group(pair, "nccl", limit) for pair in ordered}
-        shared = {ranks: _new_group(ranks, "nccl", limit) for ranks in copies}
-    group = Group(
-        rank, size, device, control, {pair: g for pair, g in data.items() if rank in pair}, False, "nccl", gpu,
-        {ranks: g for ranks, g in shared.items() if rank in ranks},
-    )  # fmt: skip
-    _greet(group)
-    return group
-
-
-def _greet(group: Group) -> None:
-    """NCCL joins ranks at their first message, and blocks them until then: do it here, in an order that all keep."""
-    hello = torch.zeros(1, device=group.device)
-    for (source, to), via in group.data.items():
-        if group.rank == source:
-            via.send([hello], _index(to, source), DATA).wait()
-        else:
-            via.recv([hello], _index(source, to), DATA).wait()
-        _finish(group)
-    for via in group.copy_groups.values():
-        via.allreduce([hello]).wait()
-        _finish(group)
-
-
-def _finish(group: Group) -> None:
-    if group.gpu is not None:
-        group.gpu.finish()
-
-
-def by_rounds(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs of ranks in an order in which as many as can meet at the same time: no rank is in two pairs of one round.
-
-    >>> by_rounds({(0, 1), (1, 2), (2, 3)})
-    [(0, 1), (2, 3), (1, 2)]
-    """
-    rounds: list[list[tuple[int, int]]] = []
-    for pair in sorted(pairs):
-        for members in rounds:
-            if not any(set(pair) & set(other) for other in members):
-                members.append(pair)
-                break
-        else:
-            rounds.append([pair])
-    return [pair for members in rounds for pair in members]
-
-
-def _new_group(ranks: Sequence[int], backend: str, limit: timedelta | None) -> dist.ProcessGroup:
-    made: dist.ProcessGroup = dist.new_group(list(ranks), backend=backend, timeout=limit)
-    return made
-
-
-@contextmanager
-def _faults_found_by_us() -> Iterator[None]:
-    """Groups that are made in here leave it to this package to find who failed. NCCL's own watch would end a process that
-    only lost its peer, and so the wrong one would be blamed."""
-    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-    before = os.environ.get(name)
-    os.environ[name] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def _index(rank: int, other: int) -> int:
-    """A rank's number in the group of an ordered pair, which torch numbers by rank."""
-    return int(rank > other)
-
-
-def _one_gpu_each(rank: int, size: int, device: torch.device, store: Any) -> bool:
-    """No GPU serves two ranks, and none computes on its CPU. All ranks ask this, whatever they have themselves."""
-    store.set(f"device of {rank}", json.dumps(_device_id(device)))
-    every = [json.loads(store.get(f"device of {other}")) for other in range(size)]
-    return None not in every and len({tuple(one) for one in every}) == size and dist.is_nccl_available()
-
-
-def _device_id(device: torch.device) -> list[Any] | None:
-    """The machine and the slot that a GPU is in: parts of one GPU (MIG) have ids of their own, but NCCL counts slots."""
-    if device.type != "cuda":
-        return None
-    properties: Any = torch.cuda.get_device_properties(device)
-    slot = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    return [*machine_id(), *(slot if None not in slot else [str(properties.uuid)])]
-
-
-def machine_id() -> tuple[str, str]:
-    """The host's name, and what tells two machines of one name apart."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return socket.gethostname(), boot.read_text().strip() if boot.exists() else ""
 
 
 @dataclass(slots=True)
@@ -237,9 +51,8 @@ class Outbox:
             tensor = tensor.to("cpu")
         parts.append(self._start(self.group.data[self.group.rank, self.to], _wire(self.group, tensor), DATA))
         if stamp is not None:
-            parts.append(
-                self._start(self.group.control, torch.tensor([stamp], dtype=torch.float64, device="cpu"), STAMP)
-            )
+            number = torch.tensor([stamp], dtype=torch.float64, device="cpu")
+            parts.append(self._start(self.group.control, number, STAMP))
         self.pending.append(parts)
         while self.pending and all(work.is_completed() for work, _ in self.pending[0]):
             self._let_go()
@@ -256,7 +69,7 @@ class Outbox:
         return known is shape
 
     def _start(self, via: dist.ProcessGroup, tensor: Tensor, tag: int) -> tuple[Any, Tensor]:
-        to = self.to if via is self.group.control else _index(self.to, self.group.rank)
+        to = self.to if via is self.group.control else index_in_pair(self.to, self.group.rank)
         return via.send([tensor], to, tag), tensor
 
     def release(self, count: int) -> None:
@@ -321,12 +134,10 @@ class Inbox:
         return action.stage, Kind.F if action.kind is Kind.F else Kind.B, self.forms[action.microbatch]
 
     def _post_one(self, shape: Shape) -> None:
-        via, here = (
-            self.group.data[self.source, self.group.rank],
-            "cpu" if self.group.through_host else self.group.device,
-        )
+        via = self.group.data[self.source, self.group.rank]
+        here = "cpu" if self.group.through_host else self.group.device
         tensor = torch.empty(shape[0], dtype=shape[1], device=here)
-        source = self.source if via is self.group.control else _index(self.source, self.group.rank)
+        source = self.source if via is self.group.control else index_in_pair(self.source, self.group.rank)
         work = via.recv([_wire(self.group, tensor)], source, DATA)
         stamp = torch.empty(1, dtype=torch.float64, device="cpu") if self.stamped else None
         stamp_work = self.group.control.recv([stamp], self.source, STAMP) if stamp is not None else None

@@ -17,7 +17,8 @@ from ppedu.core.operations import Action, Entry, Kind
 from ppedu.core.schedule import dependencies
 from ppedu.runtime.model.shapes import explained
 from ppedu.runtime.rank.agreement import Agreement, StepBatch
-from ppedu.runtime.rank.channels import Channels, Form, Group, machine_id
+from ppedu.runtime.rank.channels import Channels, Form
+from ppedu.runtime.rank.group import Group, machine_id
 from ppedu.runtime.rank.heartbeat import FLUSHING, RETURNING, STEPPING, SUMMING, Heartbeat
 from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.rank.lower import Instruction, Recv, Send

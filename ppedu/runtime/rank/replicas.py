@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ppedu.core.schedule import Schedule
-from ppedu.runtime.rank.channels import Group
+from ppedu.runtime.rank.group import Group
 
 Gradients: TypeAlias = list[Tensor | None]
 
@@ -100,10 +100,10 @@ def any_of(group: Group, flags: Sequence[bool], ranks: tuple[int, ...]) -> list[
     """For each flag, whether it is set on any of these ranks. They go over the control group: NCCL carries no bools of the
     host's."""
     others = [rank for rank in ranks if rank != group.rank]
-    sent = [group.send_flags(flags, other) for other in others]
+    sent = [group.send(flags, other) for other in others]
     found = list(flags)
     for other in others:
-        found = [a or b for a, b in zip(found, group.receive_flags(len(found), other), strict=True)]
+        found = [a or bool(b) for a, b in zip(found, group.receive(len(found), other), strict=True)]
     for one in sent:
         one.wait()
     return found

@@ -15,7 +15,7 @@ from ppedu.runtime.joined import world
 from ppedu.runtime.model.batches import Data, batch_of, check_batch
 from ppedu.runtime.processes.rank_main import Context
 from ppedu.runtime.processes.watch import Place
-from ppedu.runtime.rank.channels import machine_id
+from ppedu.runtime.rank.group import machine_id
 from ppedu.runtime.rank.heartbeat import PLACES, RETURNING, STARTING, STEPPING, WAITING
 from ppedu.runtime.rank.job import RankResult, StepReport, Work, made_optimizer
 from ppedu.runtime.run import available_cores
