@@ -22,14 +22,14 @@ def trainable(schedule: Schedule) -> bool:
     return schedule.chains == 1 and Kind.F in kinds and len(kinds) > 1 and sum(map(bool, schedule.orders)) > 1
 
 
-def sample(legal: bool, each: int) -> list[object]:
+def sample(legal: bool, each: int, *marks: pytest.MarkDecorator) -> list[object]:
     """Some of every way in which the thousand were made, those that split B first."""
     found = []
     for way in WAYS:
         mine = [s for made, s, wrong, _, _ in the_thousand() if made == way and (wrong == ()) == legal and trainable(s)]
         mine.sort(key=lambda s: not any(a.kind is Kind.W for order in s.orders for e in order for a in e.actions))
         chosen = [*mine[: (each + 1) // 2], *mine[::-1][: each // 2]]
-        found += [pytest.param(s, id=f"{way} {k}") for k, s in enumerate(chosen)]
+        found += [pytest.param(s, id=f"{way} {k + 1} of {each}", marks=marks) for k, s in enumerate(chosen)]
     return found
 
 
@@ -37,7 +37,7 @@ def model_for(schedule: Schedule):
     return layers(*[3] * schedule.num_stages, 2)
 
 
-@pytest.mark.parametrize("schedule", sample(legal=True, each=5))
+@pytest.mark.parametrize("schedule", [*sample(True, 2), *sample(True, 30, pytest.mark.soak)])
 def test_what_is_accepted_trains_as_one_process_does(schedule):
     """Losses, gradients and weights to 1e-12 in float64, over two steps with uneven microbatches."""
     model = model_for(schedule)
@@ -51,7 +51,7 @@ def test_what_is_accepted_trains_as_one_process_does(schedule):
         assert tuple(span.action for span in run.timeline.spans_of(rank)) == order
 
 
-@pytest.mark.parametrize("schedule", sample(legal=False, each=3))
+@pytest.mark.parametrize("schedule", sample(False, 3))
 def test_what_is_refused_never_starts(schedule, monkeypatch):
     def started(*_, **__):
         raise AssertionError("a rank was started")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from orders import golden
 from runtime_helpers import Plain, assert_close, assert_equal_training, batch, layers, mse
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -231,7 +230,12 @@ def names_of(stage: Stage) -> set[str]:
     return {name for name, w in stage.module.named_parameters() if any(w is u for u in stage.unsplit)}
 
 
-TWICE = {"used twice", "used three times", "both ways", "without a gradient in between"}  # weights that are summed in another order
+TWICE = {
+    "used twice",
+    "used three times",
+    "both ways",
+    "without a gradient in between",
+}  # weights that are summed in another order
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -508,18 +512,6 @@ def blocks(count: int) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(*(mlp() for _ in range(count)))
-
-
-GOLDEN = ("zbh1_p4_m8", "zbh2_p4_m8", "zbv_p4_m8", "interleaved_p4_m8_v2", "looped_bfs_p4_m8_v2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDEN)
-def test_published_orders_train_as_one_process_does(name):
-    schedule = golden(name)
-    run = train_as_plain(schedule, blocks(schedule.chain_length), [batch(19, 4, 4, seed) for seed in range(2)])
-    assert run.unsplit == ()
-    assert run.timeline.complete
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from runtime_helpers import (
     Plain,
     assert_close,
     assert_equal_training,
-    backwards_reversed,
     batch,
     in_ranks,
     layers,
@@ -63,16 +62,7 @@ def test_every_gradient_is_that_of_the_whole_batch(make, p, m):
     check(make(p, m))
 
 
-@pytest.mark.parametrize(
-    "name", ["zbh1_p4_m8", "zbh2_p4_m8", "zbv_p4_m8", "interleaved_p4_m8_v2", "looped_bfs_p4_m8_v2"]
-)
-def test_published_schedules(name):
-    """I and W instead of B, several stages a rank, a V of stages."""
-    check(golden(name))
-
-
 def test_orders_that_no_builder_makes():
-    check(backwards_reversed(3, 4))
     check(Schedule.from_text("F1 F0 F2 B2 B0 B1\nF1 F0 I0 F2 I2 W0 B1 W2"))
     a, b = (lambda s, i: Action(s, F, i)), (lambda s, i: Action(s, Kind.B, i))
     first = (a(0, 0), a(0, 1), Overlap(a(0, 2), b(0, 0)), b(0, 1), b(0, 2))
