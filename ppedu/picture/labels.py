@@ -71,7 +71,7 @@ def _title(name: str, group: Sequence[Timeline], spans: Sequence[float], unit: s
 
 def _whole(t: Timeline) -> bool:
     """Each stage is a p-th of the model: one in flight is one microbatch on its rank."""
-    return t.schedule.num_ranks == t.schedule.chain_length
+    return t.schedule.stage_size == 1
 
 
 def words_of(group: Sequence[Timeline]) -> list[str]:

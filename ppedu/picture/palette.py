@@ -54,6 +54,10 @@ def mix(color: str, share: float, other: str = PALETTE["paper"]) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
+def edge_color(fill: str) -> str:
+    return mix(fill, 0.35, PALETTE["ink"])
+
+
 def luminance(color: str) -> float:
     """Relative luminance, 0 to 1 (WCAG 2)."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -55,7 +56,6 @@ class Track:
     group: tracks of one group share their ranks: predicted over measured. word: what tells them apart.
     title: the pieces of the heading. transfer: what a message between ranks takes, in the timeline's unit; None where a
         prediction does not say. Of a measurement nobody knows.
-    structure: of the timeline's schedule, where it is known and the timeline complete.
     waiting: operations that cannot start yet, as (rank, name, kind, why).
     """
 
@@ -64,22 +64,16 @@ class Track:
     word: str = ""
     title: tuple[str, ...] = ()
     transfer: float | None = 0.0
-    structure: Structure | None = None
     waiting: tuple[tuple[int, str, str, str], ...] = ()
 
 
-def tracks_of(
-    groups: Sequence[Sequence[Timeline]],
-    transfer: float | None = 0.0,
-    structures: Sequence[Structure | None] = (),
-) -> list[Track]:
+def tracks_of(groups: Sequence[Sequence[Timeline]], transfer: float | None = 0.0) -> list[Track]:
     """Timelines as tracks with their headings; those of a group share their ranks.
 
-    transfer: what a message takes in the first timeline of a group. structures: of those first ones, where known.
+    transfer: what a message takes in the first timeline of a group.
     """
-    known = [*structures, *[None] * len(groups)]
     return [
-        Track(t, group, word, () if n else title, 0.0 if n else transfer, None if n else known[group])
+        Track(t, group, word, () if n else title, 0.0 if n else transfer)
         for group, (timelines, title) in enumerate(zip(groups, labels.titles(groups), strict=True))
         for n, (t, word) in enumerate(zip(timelines, labels.words_of(timelines), strict=True))
     ]
@@ -161,9 +155,9 @@ def _key(drawn: Sequence[dict[str, Any]], held: str) -> list[tuple[str, str, Par
     ]
 
 
-def structure(schedule: Schedule, orders: Sequence[Sequence[Entry]] | None = None) -> Structure:
-    """Number the operations of a schedule, or of those `orders` of it that ran."""
-    lanes = schedule.orders if orders is None else orders
+@lru_cache(maxsize=16)
+def _structure(schedule: Schedule, lanes: tuple[tuple[Entry, ...], ...]) -> Structure:
+    """Number the operations of a schedule that ran. Other costs leave them as they are."""
     entries = [entry for lane in lanes for entry in lane]
     first = (0, *accumulate(map(len, lanes)))
     index = {part: number for number, entry in enumerate(entries) for part in entry.actions}
@@ -194,13 +188,13 @@ def _clock(t: Timeline, scale: float) -> Callable[[float], float]:
     return lambda time: round((time - start) * scale, digits)
 
 
-def _known(track: Track) -> Structure:
-    t = track.timeline
-    return track.structure or structure(t.schedule, [[span.action for span in lane] for lane in _lanes(t)])
+def _known(t: Timeline) -> Structure:
+    return _structure(t.schedule, tuple(tuple([span.action for span in lane]) for lane in _lanes(t)))
 
 
 def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
-    t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
+    t = track.timeline
+    known, at = _known(t), _clock(t, scale)
     size = t.schedule.stage_size if activations else 1
     spans = [span for lane in _lanes(t) for span in lane]
     ranks = range(t.schedule.num_ranks)
@@ -232,12 +226,13 @@ def _colors(kind: str, pale: float, dark: bool) -> tuple[str, ...]:
 
 def path(track: Track) -> list[int]:
     """The operations of the critical path."""
-    known = _known(track)
-    return [known.index[span.action.actions[0]] for span in track.timeline.critical_path()]
+    index = _known(track.timeline).index
+    return [index[span.action.actions[0]] for span in track.timeline.critical_path()]
 
 
 def _details(track: Track, scale: float) -> dict[str, Any]:
-    t, known, at = track.timeline, _known(track), _clock(track.timeline, scale)
+    t = track.timeline
+    known, at = _known(t), _clock(t, scale)
     spans = [span for lane in _lanes(t) for span in lane]
     index, s = known.index, t.schedule
     needs = [_needs(span.action, s, index) for span in spans]

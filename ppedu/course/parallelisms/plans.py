@@ -10,8 +10,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from ppedu.picture.palette import PALETTE, mix
-from ppedu.picture.paper.frame import STYLE, WIDTH, edge_color, new_figure
+from ppedu.picture.palette import PALETTE, edge_color, mix
+from ppedu.picture.paper.frame import STYLE, WIDTH, new_figure
 
 __all__ = ["plot_ways"]
 

@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from ppedu.course.parallelisms.plans import GATHERED, KEPT, TEXT, blank
-from ppedu.picture.palette import PALETTE
-from ppedu.picture.paper.frame import STYLE, edge_color, new_figure
+from ppedu.picture.palette import PALETTE, edge_color
+from ppedu.picture.paper.frame import STYLE, new_figure
 
 if TYPE_CHECKING:
     from ppedu.course.parallelisms.results import Comparison
@@ -42,7 +42,15 @@ def plot_shares(comparison: Comparison, ax: Axes | None = None) -> Axes:
             look: dict[str, Any] = {"color": fill, "hatch": hatch, "edgecolor": edge_color(KEPT), "linewidth": 0.6}
             bars = ax.bar([index + offset for index in range(len(ways))], values, 0.36, label=label, **look)
             ax.bar_label(bars, [f"{value:.0f} %" for value in values], padding=3, weight="bold", **words)
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0, fontsize=TEXT, labelcolor=PALETTE["ink"])
+        ax.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=2,
+            frameon=False,
+            borderaxespad=0,
+            fontsize=TEXT,
+            labelcolor=PALETTE["ink"],
+        )
         below = [f"{way.name}\nsends {s:.2f} MB" for way, s in zip(ways, sent, strict=True)]
         ax.set_xticks(range(len(ways)), below, **words)
         caption: Any = {"ha": "right", "va": "center", "fontsize": 11, "color": PALETTE["quiet"]}

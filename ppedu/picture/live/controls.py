@@ -137,12 +137,12 @@ class LiveView(View):
         how = self._say(settings, fresh)
         transfer = settings[0].transfer * (PACE if overlaid else 1.0)
         how |= {"predicted": f"predicted, {words(settings)}", "label": "time (units of F)"}
-        self._draw(self.pairs, transfer, [one.built()[1] for one in settings], **how)
+        self._draw(self.pairs, transfer, **how)
 
     # the real run
 
     def _why_not_real(self) -> str:
-        return why_not_real(self._train, [one.built()[0] for one in self._settings()])
+        return why_not_real(self._train, [one.built() for one in self._settings()])
 
     def _jobs(self) -> list[Job]:
         return [_paced(one) for one in self._settings()]
@@ -157,4 +157,4 @@ class LiveView(View):
 
 def _paced(settings: Settings) -> Job:
     """What a real run of these settings is, and what its prediction is of."""
-    return settings.built()[0], settings.costs().scaled(PACE, "s")
+    return settings.built(), settings.costs().scaled(PACE, "s")

@@ -122,7 +122,7 @@ def _why_simulated(settings: Settings) -> str:
     unknown = "Simulated: no closed form is known here."
     if settings.key not in theory.IDLE:
         return unknown
-    several = len(settings.built()[0].rank_of_stage) > settings.p
+    several = len(settings.built().rank_of_stage) > settings.p
     slow = f"one {'rank' if several else 'stage'} is slower"
     reasons = [why for why, there in ((slow, not settings.even), ("messages take time", not settings.free)) if there]
     if reasons:

@@ -17,7 +17,6 @@ from ppedu.core.schedule import Schedule
 from ppedu.core.simulate import simulate
 from ppedu.core.timeline import Timeline
 from ppedu.picture.live.features import Build, Features, Order, Which, builder, features, said, why_not_p
-from ppedu.picture.scene import Structure, structure
 from ppedu.schedules import SCHEDULES, takes_v
 
 
@@ -101,11 +100,11 @@ class Settings:
     @property
     def size(self) -> float:
         """What a stage is of a p-th of the model: the share of its costs, and of its activations."""
-        return self.built()[0].stage_size
+        return self.built().stage_size
 
     def costs(self) -> Costs:
         """What the operations cost, in units of an F of 1/p of the model."""
-        slow = [self.slow_factor if rank == self.slow_stage else 1.0 for rank in self.built()[0].rank_of_stage]
+        slow = [self.slow_factor if rank == self.slow_stage else 1.0 for rank in self.built().rank_of_stage]
         each = [self.size * factor for factor in (slow if len(set(slow)) > 1 else slow[:1])]
 
         def times(factor: float) -> PerStage:
@@ -121,8 +120,8 @@ class Settings:
             transfer=self.transfer,
         )
 
-    def built(self) -> tuple[Schedule, Structure]:
-        """The schedule, with what its picture needs of it whatever the costs are."""
+    def built(self) -> Schedule:
+        """The schedule, whatever the costs are."""
         return _built(builder(self.schedule), self.p, self.m, self.v)
 
     def predicted(self) -> Timeline:
@@ -210,17 +209,16 @@ def words(all_settings: Sequence[Settings]) -> str:
         said.append(f"rank {one.slow_stage} takes {one.slow_factor:g} times as long")
     if one.transfer:
         said.append(f"transfer {one.transfer:g}")
-    parts = [f"a stage of {s.features.name} is 1/{s.built()[0].chain_length}" for s in smaller]
+    parts = [f"a stage of {s.features.name} is 1/{s.built().chain_length}" for s in smaller]
     return "; ".join([", ".join(said), *parts])
 
 
 @lru_cache(maxsize=16)
-def _built(build: Build, p: int, m: int, v: int) -> tuple[Schedule, Structure]:
+def _built(build: Build, p: int, m: int, v: int) -> Schedule:
     more = {"v": v} if takes_v(build) else {}
-    schedule = build(p=p, m=m, **more)
-    return schedule, structure(schedule)
+    return build(p=p, m=m, **more)
 
 
 @lru_cache(maxsize=16)
 def _predicted(settings: Settings, build: Build) -> Timeline:
-    return simulate(settings.built()[0], settings.costs())
+    return simulate(settings.built(), settings.costs())

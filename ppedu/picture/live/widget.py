@@ -20,7 +20,7 @@ from traitlets import Bool, Dict, Int, TraitError, Unicode
 
 from ppedu.core.timeline import Timeline
 from ppedu.picture.live.real_run import IDLE, Job, RealRun, State, Trainer
-from ppedu.picture.scene import Scene, Structure, Track, details, scene, tracks_of
+from ppedu.picture.scene import Scene, Track, details, scene, tracks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,16 +169,10 @@ class View(anywidget.AnyWidget):
             self.not_real = self._why_not_real()
             self._shown = key
 
-    def _draw(
-        self,
-        pairs: Sequence[Sequence[Timeline]],
-        transfer: float | None = 0.0,
-        structures: Sequence[Structure | None] = (),
-        **how: Any,
-    ) -> Scene:
+    def _draw(self, pairs: Sequence[Sequence[Timeline]], transfer: float | None = 0.0, **how: Any) -> Scene:
         """Put timelines into the next scene, with the details at once where they are few or the picture needs them."""
         self._number += 1
-        self._tracks = tracks_of(pairs, transfer, structures)
+        self._tracks = tracks_of(pairs, transfer)
         few = sum(len(track.timeline.spans) for track in self._tracks) <= AT_ONCE
         self.scene = scene(self._number, self._tracks, whole=few or self.critical_path, **how)
         return self.scene

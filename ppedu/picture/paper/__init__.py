@@ -125,7 +125,7 @@ def _several(timelines: Timeline | Sequence[Timeline]) -> tuple[Timeline, ...]:
 def _scene(groups: Sequence[Sequence[Timeline]], critical_path: bool = False) -> Scene:
     """What is drawn of groups that share their ranks. critical_path: of the last one of each group."""
     tracks = tracks_of(groups)
-    sizes = {track.timeline.schedule.num_ranks / track.timeline.schedule.chain_length for track in tracks}
+    sizes = {track.timeline.schedule.stage_size for track in tracks}
     drawn = scene(1, tracks, whole=False, activations=len(sizes) > 1)
     for one, track in zip(drawn["tracks"], tracks, strict=True):
         if critical_path and track.timeline is groups[track.group][-1]:

@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from ppedu.core.format import number
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE, ink_on, mix
+from ppedu.picture.palette import HATCH, PALETTE, SHAPE, edge_color, ink_on, mix
 from ppedu.picture.paper.layout import Layout
 from ppedu.picture.scene import Parts, Scene
 
@@ -39,10 +39,6 @@ STYLE: Any = {  # its keys are literals for the type checker in new versions of 
     "hatch.linewidth": 0.7,
     "path.sketch": None,
 }
-
-
-def edge_color(fill: str) -> str:
-    return mix(fill, 0.35, PALETTE["ink"])
 
 
 @lru_cache(maxsize=4096)
@@ -112,21 +108,42 @@ class Frame:
         """The key stands in the row of the axis label where both fit, else in a row of its own."""
         return 11 * em(self.label) + 30 + self.key_width(True) <= width
 
+    def rows(self, width: float) -> tuple[float, float]:
+        """What the texts below and above the Axes need."""
+        lines = 1 + _fit(self.caption.split(), " ", width, 11, 3, False)[0].count("\n")
+        bottom = 46 + (0 if self.key_beside(width) else 20) + 15 * lines
+        title = _fit(self.title, "   ", width, TITLE, 2, True)[0]
+        return bottom, 12 + (22 + 20 * title.count("\n") if title else 0)
 
-def margins_of(layout: Layout, frame: Frame) -> tuple[float, float, float, float]:
-    """Left, right, bottom and top margin of a figure of our own."""
+    def put_around(self, ax: Axes, width: float) -> None:
+        """Title above; axis label, key and caption below; no spines. On Axes of a small width all of it is smaller."""
+        ax.set(facecolor=PALETTE["paper"], label=self.twin)
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+        small = min(1.0, max(0.6, width / 550))
+        if self.title:
+            title, size = _fit(self.title, "   ", width, TITLE * small, 2, True)
+            ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=10)
+        ax.tick_params(axis="x", labelsize=11 * small, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
+        ax.set_xlabel(self.label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
+        beside = self.key_beside(width / small)
+        words = self.key_width(True) <= width / small
+        if self.key:
+            swatches = [_swatch(kind, word if words else "", parts, small) for kind, word, parts in self.key]
+            _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
+        caption, size = _fit(self.caption.split(), " ", width, 11 * small, 3, False)
+        ax.annotate(
+            caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points",
+            va="top", ha="left", fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
+        )  # fmt: skip
+
+
+def axes_of(layout: Layout, frame: Frame) -> Axes:
+    """A figure of our own, as high as the ranks need."""
     left, minor = max(LABEL * em(text) for _, text in layout.ranks), _minor_width(layout)
     left = 14 + (left + minor if layout.named else max(left, minor))
     right = RIGHT if layout.held else 16.0
-    return (left, right, *rows_around(frame, WIDTH - left - right))
-
-
-def rows_around(frame: Frame, width: float) -> tuple[float, float]:
-    """What the texts below and above the Axes need."""
-    lines = 1 + _fit(frame.caption.split(), " ", width, 11, 3, False)[0].count("\n")
-    bottom = 46 + (0 if frame.key_beside(width) else 20) + 15 * lines
-    title = _fit(frame.title, "   ", width, TITLE, 2, True)[0]
-    return bottom, 12 + (22 + 20 * title.count("\n") if title else 0)
+    return new_figure(layout.height, (left, right, *frame.rows(WIDTH - left - right)))
 
 
 def _minor_width(layout: Layout) -> float:
@@ -142,7 +159,7 @@ def page_of(layout: Layout, scene: Scene, frame: Frame, ax: Axes) -> Page:
     put_time_ticks(ax, scene)
     _side_labels(_measured(ax, longest, layout.height), layout)
     peaks = RIGHT if layout.held and _engine(ax) else 0.0  # a layout engine will make room for them
-    put_around(ax, frame, points_of(ax)[0] - peaks)
+    frame.put_around(ax, points_of(ax)[0] - peaks)
     _side_labels(_measured(ax, longest, layout.height), layout)  # for the height that is left
     return _measured(ax, longest, layout.height)
 
@@ -188,29 +205,6 @@ def put_time_ticks(ax: Axes, scene: Scene) -> None:
     bins = min(12, max(2, int(points_of(ax)[0] / 45)))
     ax.xaxis.set_major_locator(MaxNLocator(nbins=bins, steps=[1, 2, 5, 10], integer=scene["integer"]))
     ax.xaxis.set_major_formatter(lambda value, _: number(value, 6))
-
-
-def put_around(ax: Axes, frame: Frame, width: float) -> None:
-    """Title above; axis label, key and caption below; no spines. On Axes of a small width all of it is smaller."""
-    ax.set(facecolor=PALETTE["paper"], label=frame.twin)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    small = min(1.0, max(0.6, width / 550))
-    if frame.title:
-        title, size = _fit(frame.title, "   ", width, TITLE * small, 2, True)
-        ax.set_title(title, loc="left", fontsize=size, fontweight="bold", color=PALETTE["ink"], pad=10)
-    ax.tick_params(axis="x", labelsize=11 * small, color=PALETTE["quiet"], labelcolor=PALETTE["ink"], length=3)
-    ax.set_xlabel(frame.label, loc="left", fontsize=11 * small, color=PALETTE["ink"], labelpad=4)
-    beside = frame.key_beside(width / small)
-    words = frame.key_width(True) <= width / small
-    if frame.key:
-        swatches = [_swatch(kind, word if words else "", parts, small) for kind, word, parts in frame.key]
-        _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
-    caption, size = _fit(frame.caption.split(), " ", width, 11 * small, 3, False)
-    ax.annotate(
-        caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points",
-        va="top", ha="left", fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,
-    )  # fmt: skip
 
 
 def _put_key(ax: Axes, swatches: Sequence[OffsetBox], below: float) -> None:

@@ -14,20 +14,8 @@ from matplotlib.collections import LineCollection
 
 from ppedu.core.format import number
 from ppedu.picture.labels import SHORTER
-from ppedu.picture.palette import HATCH, PALETTE, SHAPE, mix
-from ppedu.picture.paper.frame import (
-    LABEL,
-    SMALLEST,
-    STYLE,
-    Frame,
-    Page,
-    edge_color,
-    em,
-    every_nth,
-    margins_of,
-    new_figure,
-    page_of,
-)
+from ppedu.picture.palette import HATCH, PALETTE, SHAPE, edge_color, mix
+from ppedu.picture.paper.frame import LABEL, SMALLEST, STYLE, Frame, Page, axes_of, em, every_nth, page_of
 from ppedu.picture.paper.layout import Lane, Track, corners_of, lay_out, steps_of
 from ppedu.picture.scene import Scene
 
@@ -57,7 +45,7 @@ def draw_lanes(scene: Scene, twin: str, headings: bool, in_flight: bool, phases:
     key = [entry for entry in scene["key"] if not hidden.get(entry[0])]
     frame = Frame(() if headings else scene["tracks"][0]["title"], scene["label"], scene["caption"], key, twin)
     boxes = [box for lane in layout.lanes for box in _boxes(lane)]
-    ax = new_figure(layout.height, margins_of(layout, frame)) if ax is None else ax
+    ax = ax or axes_of(layout, frame)
     with plt.rc_context(STYLE):
         page = page_of(layout, scene, frame, ax)
         _grounds(page, layout.lanes)

@@ -13,21 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from ppedu.core.format import by_rank, byte_unit, number
 from ppedu.core.timeline import Timeline
 from ppedu.picture.labels import names_of
-from ppedu.picture.palette import PALETTE, mix
-from ppedu.picture.paper.frame import (
-    LABEL,
-    SMALLEST,
-    STYLE,
-    WIDTH,
-    Frame,
-    edge_color,
-    em,
-    new_figure,
-    points_of,
-    put_around,
-    put_time_ticks,
-    rows_around,
-)
+from ppedu.picture.palette import PALETTE, edge_color, mix
+from ppedu.picture.paper.frame import LABEL, SMALLEST, STYLE, WIDTH, Frame, em, new_figure, points_of, put_time_ticks
 from ppedu.picture.paper.layout import corners_of, steps_of
 from ppedu.picture.scene import Scene
 
@@ -49,7 +36,7 @@ def draw_memory(
     key = [(name, name, ((shade, 0.0, 1.0),)) for shade, name in zip(shades, names, strict=True)]
     label, twin = "rank" if rank is None else scene["label"], "\n".join(map(repr, timelines))
     frame = Frame(title, label, scene["caption"], key if len(key) > 1 else (), twin)
-    ax = new_figure(250, (62, 16, *rows_around(frame, WIDTH - 78))) if ax is None else ax
+    ax = new_figure(250, (62, 16, *frame.rows(WIDTH - 78))) if ax is None else ax
     with plt.rc_context(STYLE):
         _chart(ax, frame, max(map(max, shown)), ("peak " if rank is None else "") + f"{held} ({unit})")
         if rank is None:
@@ -88,7 +75,7 @@ def _chart(ax: Axes, frame: Frame, largest: float, label: str) -> None:
     """For quantities: a value axis with faint lines at the left, and the same surroundings as the lanes have."""
     ax.set(ylim=(0, 1.12 * largest or 1))
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=largest >= 4))
-    put_around(ax, frame, points_of(ax)[0])
+    frame.put_around(ax, points_of(ax)[0])
     ax.grid(axis="y", color=PALETTE["idle"], linewidth=1)
     ax.set_axisbelow(True)
     ax.set_ylabel(label, fontsize=11, color=PALETTE["ink"])
