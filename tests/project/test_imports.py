@@ -81,6 +81,32 @@ def wrong_imports(package: Path) -> list[str]:
     return wrong
 
 
+FILE, FUNCTION = 300, 50  # lines
+LONGER = {  # what may be longer, and why
+    "course.exercises.notebooks.nb05": "one page's questions, exercises and answers stay together",
+    "course.exercises.notebooks.nb07": "as above",
+    "course.exercises.notebooks.nb08": "as above",
+    "course.exercises.notebooks.nb09": "as above",
+    "course.exercises.notebooks.nb11": "as above",
+    "runtime.rank.interpreter": "one loop over a program, with what each of its instructions does",
+    "picture.live.explore": "most of it says what each argument means",
+    "picture.scene.scene": "one picture, item by item",
+    "runtime.train.train": "most of it says what each argument means",
+}
+
+
+def too_long(package: Path) -> set[str]:
+    """Modules and functions over these numbers of lines, by their dotted names."""
+    found = set()
+    for name, path in modules(package):
+        text = path.read_text("utf-8")
+        found |= {name} if len(text.splitlines()) > FILE else set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= FUNCTION:
+                found.add(f"{name}.{node.name}")
+    return found
+
+
 def private_imports(package: Path) -> list[str]:
     """The names with an underscore that a module takes from another."""
     return [
@@ -89,7 +115,7 @@ def private_imports(package: Path) -> list[str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if alias.name.startswith("_") and alias.name != "__version__" and node.module != "__future__"
+        if alias.name.startswith("_") and alias.name != "__version__" and (node.module or "").startswith("ppedu")
     ]
 
 
@@ -149,6 +175,17 @@ def test_imports_point_one_way(root):
 def test_a_wrong_import_is_found(tmp_path, name, line, complaint):
     (tmp_path / f"{name}.py").write_text(line)
     assert wrong_imports(tmp_path) == [complaint]
+
+
+def test_files_and_functions_can_be_seen_at_once(root):
+    assert too_long(root / "ppedu") <= LONGER.keys()
+
+
+def test_what_is_too_long_is_found(tmp_path):
+    lines = "def f():\n" + "    pass\n" * FUNCTION
+    (tmp_path / "a.py").write_text(lines)
+    (tmp_path / "b.py").write_text(lines.replace("    pass\n", "", 1) + "\n" * FILE)
+    assert too_long(tmp_path) == {"a.f", "b"}
 
 
 def test_what_is_private_stays_in_its_module(root):
