@@ -37,7 +37,7 @@ test: setup ## every test; those that measure time run alone, notebooks last; mi
 soak: setup ## what `make test` has a sample of, in full: faults at random moments, leaks, random orders; minutes more
 	$(PY) -m pytest -m soak $(PYTEST_ARGS)
 
-check: setup ## lint, types and the tests of the core; half a minute
+check: setup ## lint, types and the tests of the core; about a minute
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
