@@ -121,7 +121,11 @@ class Host:
         """Start a command, in an environment that knows the tests, but of no world of torch's."""
         root = Path(__file__).parents[2]
         known = {name: value for name, value in os.environ.items() if name not in OURS}
-        known |= {"PYTHONPATH": f"{root}{os.pathsep}{root / 'tests/helpers'}", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        known |= {
+            "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests/helpers'}",
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         known |= {
             "TMPDIR": str(self.folder / "tmp"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}",

@@ -25,6 +25,7 @@ def train(steps: int) -> None:
 
 def outcome(steps: int, interrupted: bool) -> str:
     """What train() ends in, from "go" on: where an interrupt is on its way, it may also come when train() is over already."""
+    result = ""
     try:
         print("go", flush=True)  # in here: who hears it may interrupt before this process runs on
         try:
@@ -37,7 +38,7 @@ def outcome(steps: int, interrupted: bool) -> str:
         if interrupted:
             time.sleep(30)
     except KeyboardInterrupt:
-        return f"{result} before"
+        return f"{result} before" if result else "interrupted"
     return result
 
 

@@ -280,7 +280,9 @@ def test_title_and_caption_are_those_of_the_pictures():
     s = Settings("1f1b", 4, 8)
     axes = plot_timeline(s.predicted())
     assert "   ".join(titles([[s.predicted()]])[0]) == axes.get_title(loc="left")
-    assert caption([s.predicted()], f"predicted, {words([s])}") == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
+    assert (
+        caption([s.predicted()], f"predicted, {words([s])}") == "p = 4 ranks, m = 8 microbatches. Predicted, F=1 B=1."
+    )
     slow = Settings("1f1b", 1, 1, ratio=2.0, transfer=0.5, slow_stage=0, slow_factor=3.0)
     assert caption([slow.predicted()], f"predicted, {words([slow])}") == (
         "p = 1 rank, m = 1 microbatch. Predicted, F=1 B=2, rank 0 takes 3 times as long, transfer 0.5."

@@ -44,7 +44,9 @@ print((before, leftovers.inventory(tempfile.gettempdir()), results.count("ok"), 
 def test_runs_leak_nothing(tmp_path: Path, runs: int) -> None:
     """Two of five fail: one raises, one is killed."""
     tests = str(Path(__file__).parents[1] / "helpers")
-    with Driven("-c", PROGRAM.format(tests=tests, runs=runs), env={"TMPDIR": str(tmp_path), "COLUMNS": "80"}) as program:
+    with Driven(
+        "-c", PROGRAM.format(tests=tests, runs=runs), env={"TMPDIR": str(tmp_path), "COLUMNS": "80"}
+    ) as program:
         said = program.line(400)
         program.end()
         leftovers.gone_within(3, program.mark)

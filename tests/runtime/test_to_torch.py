@@ -478,14 +478,14 @@ def test_an_engine_that_there_is_not_and_one_that_has_no_gpus(monkeypatch):
     with pytest.raises(ValueError, match="engine is 'ppedu' or 'torch': engine='jax'"):
         ppedu.train(schedule=ppedu.gpipe(2, 4), **arguments, engine="jax")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ValueError, match="engine='torch' trains on CPU processes: for GPUs call ppedu.to_torch"):
+    with pytest.raises(ValueError, match=r"engine='torch' trains on CPU processes: for GPUs call ppedu.to_torch"):
         ppedu.train(schedule=ppedu.gpipe(2, 4), **arguments, engine="torch", device="cuda")
 
 
 def test_in_a_world_that_is_there_ranks_call_to_torch_themselves(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match="a world is there: call ppedu.to_torch on each rank"):
+    with pytest.raises(RuntimeError, match=r"a world is there: call ppedu.to_torch on each rank"):
         ppedu.train(layers(4, 4, 4), ppedu.gpipe(2, 4), [batch(8, 4, 4)], mse, progress=False, engine="torch")
 
 
