@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # before anything imports matplotlib: tests open no window
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job, and then in all that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NOBODY = tempfile.TemporaryDirectory(prefix="ppedu-tests-")  # removed at the end
 os.environ["PPEDU_HOME"] = NOBODY.name  # tests answer exercises, and must not count as their user's progress
