@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.errors import RunError
 from ppedu.runtime.processes.failures import failure_of, failure_text
-from ppedu.runtime.processes.interrupts import interrupts_held
+from ppedu.runtime.processes.interrupts import import_aside, interrupts_held
 
 _ABOUT_SHAPES = re.compile(r"shape|size|dtype|\bdim|match|multiplied|expected|type|channels", re.IGNORECASE)
 _TOO_FEW = "Expected more than 1 value per channel"  # what BatchNorm says of a microbatch of one sample
@@ -145,6 +145,8 @@ def check_fit(stages: Sequence[nn.Module], inputs: Tensor, schedule: Schedule) -
         return
     tensors = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
     device = "meta" if len({t.dtype for t in (inputs, *tensors) if t.is_floating_point()}) < 2 else "cpu"
+    if device == "meta":
+        import_aside("torch._dynamo")  # as torch does for some operations on that device
     passing = inputs.to(device)
     for number, original in enumerate(stages):
         try:

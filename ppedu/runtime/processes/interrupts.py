@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 GRACE = 2.0  # seconds after SIGTERM in which the reason for it may be heard
@@ -43,6 +44,14 @@ class Held:
             yield
         finally:
             self._uninterruptible = before
+
+
+def import_aside(name: str) -> None:
+    """Import a module that takes seconds. In a thread: Ctrl-C comes at once, and yet leaves nothing that is half imported."""
+    thread = threading.Thread(target=import_module, args=(name,), name=f"import {name}")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
 
 
 @contextmanager
