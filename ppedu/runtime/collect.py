@@ -107,7 +107,7 @@ def _about_unsplit(names: Sequence[str]) -> str:
     layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
     return (
-        f"only linear and embedding leave their matrices' gradients for W: those of {shown} came in I. "
+        f"only matrix products and embeddings leave their matrices' gradients for W: those of {shown} came in I. "
         "They are right, but there I takes longer than it says and W less. `Run.unsplit` names the weights"
     )
 

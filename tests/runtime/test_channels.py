@@ -208,7 +208,7 @@ def odd_dtypes() -> dict[str, nn.Sequential]:
     }
 
 
-@pytest.mark.filterwarnings("ignore:only linear and embedding")
+@pytest.mark.filterwarnings("ignore:only matrix products")
 @pytest.mark.parametrize("make", [ppedu.one_f_one_b, ppedu.dualpipe])
 @pytest.mark.parametrize("dtype", ["complex128", "int16"])
 @TRANSPORTS
