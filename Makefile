@@ -32,7 +32,7 @@ demo: setup ## three schedules for real, without a browser
 test: setup ## every test; those that measure time run alone, notebooks last; minutes
 	$(PY) -m pytest -m "not timing and not soak" $(WORKERS) $(PYTEST_ARGS)
 	$(PY) -m pytest -m "timing and not soak" $(PYTEST_ARGS)
-	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks/ $(PYTEST_ARGS)
 
 soak: setup ## what `make test` has a sample of, in full: faults at random moments, leaks, random orders; minutes more
 	$(PY) -m pytest -m soak $(PYTEST_ARGS)
