@@ -155,9 +155,23 @@ def _key(drawn: Sequence[dict[str, Any]], held: str) -> list[tuple[str, str, Par
     ]
 
 
+class _This:
+    """One schedule, by identity: to hash a long one takes longer than to draw it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __hash__(self) -> int:
+        return id(self.schedule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and other.schedule is self.schedule
+
+
 @lru_cache(maxsize=16)
-def _structure(schedule: Schedule, lanes: tuple[tuple[Entry, ...], ...]) -> Structure:
-    """Number the operations of a schedule that ran. Other costs leave them as they are."""
+def _structure(this: _This, ran: tuple[tuple[Entry, ...], ...] | None) -> Structure:
+    """Number the operations of a schedule, or those that `ran` of them. Other costs leave them as they are."""
+    schedule, lanes = this.schedule, this.schedule.orders if ran is None else ran
     entries = [entry for lane in lanes for entry in lane]
     first = (0, *accumulate(map(len, lanes)))
     index = {part: number for number, entry in enumerate(entries) for part in entry.actions}
@@ -189,7 +203,8 @@ def _clock(t: Timeline, scale: float) -> Callable[[float], float]:
 
 
 def _known(t: Timeline) -> Structure:
-    return _structure(t.schedule, tuple(tuple([span.action for span in lane]) for lane in _lanes(t)))
+    ran = tuple(tuple([span.action for span in lane]) for lane in _lanes(t))
+    return _structure(_This(t.schedule), None if ran == t.schedule.orders else ran)
 
 
 def _track(track: Track, scale: float, activations: bool) -> dict[str, Any]:
