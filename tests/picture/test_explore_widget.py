@@ -226,6 +226,8 @@ def test_a_setting_that_there_is_not_is_refused_with_those_that_there_are():
         ppedu.explore(ration=2)
     with pytest.raises(TypeError, match=rf"explore_compare\(\) has no setting 'trian': {says}"):
         ppedu.explore_compare(trian=1)
+    with pytest.raises(TypeError, match="like ppedu.course.train_course: train=3"):
+        ppedu.explore(train=3)
 
 
 def test_stages_on_a_rank(view):
@@ -396,7 +398,7 @@ def test_a_view_needs_neither_torch_nor_matplotlib(fresh_python):
 @pytest.mark.parametrize(
     ("given_", "says"),
     [
-        ("1f1b", "2 or 3 different names, to be compared: got '1f1b'"),
+        ("1f1b", "2 or 3 different names or Schedules, to be compared: got '1f1b'"),
         (["1f1b", "zb"], "there is no schedule 'zb': the names are"),
     ],
 )

@@ -64,7 +64,9 @@ class Comparison(LiveView):
         """Two or three different names; orders of one's own have the same p and m."""
         names = [self._check_name(name) for name in value] if isinstance(value, list | tuple) else []
         if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
-            raise ValueError(f"schedules are {FEWEST} or {MOST} different names, to be compared: got {value!r:.200}")
+            raise ValueError(
+                f"schedules is a list of {FEWEST} or {MOST} different names or Schedules, to be compared: got {value!r:.80}"
+            )
         own = [self._orders[name].schedule for name in names if name in self._orders]
         if len({(one.num_ranks, one.num_microbatches) for one in own}) > 1:
             labels = joined(one.label for one in own)

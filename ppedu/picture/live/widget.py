@@ -82,6 +82,10 @@ class View(anywidget.AnyWidget):
 
     def __init__(self, train: Trainer | None = None, **given: Any) -> None:
         enable_in_colab()
+        if train is not None and not callable(train):
+            raise TypeError(
+                f"train is a function that runs a schedule for real, like ppedu.course.train_course: train={train!r:.80}"
+            )
         self._train = train
         self._guard = threading.RLock()  # the kernel's thread and the run's thread both change what is shown
         self._number = 0
