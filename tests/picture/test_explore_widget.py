@@ -226,7 +226,7 @@ def test_a_setting_that_there_is_not_is_refused_with_those_that_there_are():
         ppedu.explore(ration=2)
     with pytest.raises(TypeError, match=rf"explore_compare\(\) has no setting 'trian': {says}"):
         ppedu.explore_compare(trian=1)
-    with pytest.raises(TypeError, match="like ppedu.course.train_course: train=3"):
+    with pytest.raises(TypeError, match=r"like ppedu.course.train_course: train=3"):
         ppedu.explore(train=3)
 
 
@@ -352,7 +352,7 @@ def test_comparison_takes_two_or_three_different_schedules(comparison):
     comparison.schedules = ["1f1b", "naive", "gpipe"]
     assert [t["title"][0] for t in comparison.scene["tracks"]] == ["1F1B", "naive", "GPipe"]
     for wrong in (["1f1b"], ["1f1b", "1f1b"], ["1f1b", "zb"], []):
-        with pytest.raises(TraitError, match=r"schedules are 2 or 3 different names|there is no schedule 'zb'"):
+        with pytest.raises(TraitError, match=r"schedules is a list of 2 or 3 different names|there is no schedule 'zb'"):
             comparison.schedules = wrong
     page = Page(comparison)
     page.move(schedules=["gpipe"])
