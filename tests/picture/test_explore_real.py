@@ -39,7 +39,7 @@ def test_a_real_run_comes_back_with_its_measurement(view):
     assert (predicted.measured, measured.measured, measured.complete) == (False, True, True)
     assert measured.provenance.startswith("measured: 2 ")
     assert predicted.makespan == pytest.approx(0.2)  # (m + p - 1)(F + B) x 20 ms
-    assert predicted.makespan * 0.99 < measured.makespan < 5 * predicted.makespan  # other tests may be on
+    assert measured.makespan > 0.99 * predicted.makespan  # a pace is a lower bound; other tests may be on
     assert measured.peak_in_flight == predicted.peak_in_flight == (2, 1)
     assert [t["word"] for t in view.scene["tracks"]] == ["predicted", "measured"]
 
