@@ -78,6 +78,11 @@ def seconds(build=one_f_one_b, p=4, m=8) -> Timeline:
     return simulate(build(p, m), Costs(forward=0.02, backward=0.02, unit="s"))
 
 
+def in_halves(schedule: Schedule) -> Timeline:
+    """Of a model of which a stage takes 20 ms forward where a rank has one of them, and half of that where it has two."""
+    return simulate(schedule, Costs(0.01, backward=0.02, unit="s"))
+
+
 def drawn_texts(ax: Axes, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Bbox]]:
     """Every text that the renderer draws, with the box that it fills, in pixels."""
     found: list[tuple[str, Bbox]] = []
@@ -106,6 +111,13 @@ def collisions(texts: list[tuple[str, Bbox]]) -> list[str]:
 def outside(ax: Axes, texts: list[tuple[str, Bbox]]) -> list[str]:
     page = ax.figure.bbox.padded(0.5)
     return [t for t, box in texts if box.x0 < page.x0 or box.y0 < page.y0 or box.x1 > page.x1 or box.y1 > page.y1]
+
+
+def clipped(ax: Axes) -> list[str]:
+    """Texts that the edge of the Axes cuts off. They are drawn within it only, so nothing of them is over the page's edge."""
+    texts = [text for text in ax.texts if text.get_clip_on() and text.get_clip_box() is not None]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    return [t for t, box in boxes if box.x0 < ax.bbox.x0 - 0.5 or box.x1 > ax.bbox.x1 + 0.5]
 
 
 def in_boxes(ax: Axes) -> list[Text]:
@@ -148,6 +160,7 @@ def test_no_text_is_over_another_or_cut_off(build, p, m, backward, in_flight, mo
     texts = drawn_texts(ax, monkeypatch)
     assert collisions(texts) == []
     assert outside(ax, texts) == []
+    assert clipped(ax) == []
 
 
 def test_the_test_above_can_fail(monkeypatch):
@@ -183,6 +196,10 @@ def pictures() -> dict[str, object]:
                 simulate(zb_v(4, 8), Costs(0.5, backward=1)),
             ]
         ),
+        "other stages, measured": lambda: plot_compare(
+            [t for one in (interleaved(4, 8), zb_v(4, 8)) for t in (in_halves(one), measured(in_halves(one)))],
+            in_flight=False,
+        ),
         "memory of other stages": lambda: plot_memory([simulate(one_f_one_b(4, 8)), simulate(zb_v(4, 8))]),
         "three": lambda: plot_compare(three),
         "three phases": lambda: plot_compare(three, in_flight=False, phases=True),
@@ -202,6 +219,7 @@ def test_no_text_is_over_another_or_cut_off_in_any_kind_of_picture(name, monkeyp
     texts = drawn_texts(ax, monkeypatch)
     assert collisions(texts) == []
     assert outside(ax, texts) == []
+    assert clipped(ax) == []
 
 
 @pytest.mark.slow
