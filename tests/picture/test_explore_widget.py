@@ -352,7 +352,9 @@ def test_comparison_takes_two_or_three_different_schedules(comparison):
     comparison.schedules = ["1f1b", "naive", "gpipe"]
     assert [t["title"][0] for t in comparison.scene["tracks"]] == ["1F1B", "naive", "GPipe"]
     for wrong in (["1f1b"], ["1f1b", "1f1b"], ["1f1b", "zb"], []):
-        with pytest.raises(TraitError, match=r"schedules is a list of 2 or 3 different names|there is no schedule 'zb'"):
+        with pytest.raises(
+            TraitError, match=r"schedules is a list of 2 or 3 different names|there is no schedule 'zb'"
+        ):
             comparison.schedules = wrong
     page = Page(comparison)
     page.move(schedules=["gpipe"])

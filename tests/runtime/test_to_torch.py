@@ -8,13 +8,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from orders import dualpipe, dualpipe_v, golden, rules
+from orders import dualpipe, dualpipe_v, golden, legal_schedule
 from runtime_helpers import (
     Plain,
     assert_close,
@@ -30,7 +31,6 @@ from torch import Tensor, nn
 from torchrun import torchrun
 
 import ppedu
-from ppedu.core.operations import Action, Entry, Kind, Overlap
 from ppedu.core.schedule import Schedule
 from ppedu.runtime.torch_engine import convert as module
 from ppedu.runtime.torch_engine.convert import to_torch
@@ -53,24 +53,8 @@ def random_order(seed: int) -> Schedule:
     rank_of = [*range(p), *(chance.randrange(p) for _ in range(length - p))]
     chance.shuffle(rank_of)
     splits = chance.choice([0.0, 0.5, 1.0])
-    waiting = []
-    for stage in range(length):
-        for j in range(m):
-            backward = (Kind.I, Kind.W) if chance.random() < splits else (Kind.B,)
-            waiting += [Action(stage, kind, j) for kind in (Kind.F, *backward)]
-    orders: list[list[Entry]] = [[] for _ in range(p)]
-    done: set[Action] = set()
-    while waiting:
-        able = [a for a in waiting if all(any(n in done for n in some) for some in rules(a, length))]
-        first = chance.choice(able)
-        rank = rank_of[first.stage]
-        mates = [a for a in able if rank_of[a.stage] == rank and a.kind in (Kind.B, Kind.I)]
-        pair = first.kind is Kind.F and mates and chance.random() < 0.5
-        entry: Entry = Overlap(first, chance.choice(mates)) if pair else first
-        orders[rank].append(entry)
-        done.update(entry.actions)
-        waiting = [a for a in waiting if a not in entry.actions]
-    return Schedule(f"random {seed}", m, tuple(rank_of), tuple(map(tuple, orders)))
+    made = legal_schedule(p, m, tuple(rank_of), 1, True, splits, True, chance)
+    return replace(made, name=f"random {seed}")
 
 
 def model_for(schedule: Schedule, width: int = 4) -> nn.Sequential:

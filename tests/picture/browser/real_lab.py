@@ -232,6 +232,17 @@ class LiveView:
         """Something of the scene that is shown: "scene => ..."."""
         return self.root.evaluate(f"root => ({get})(root.view.scene)")
 
+    def out_of_column(self) -> list[str]:
+        """The elements that are wider than the column that the view has, once it is drawn anew."""
+        self.until("root => Math.abs(root.view.box.clientWidth - root.view.wide) < 1 && !root.view.stale")
+        found: list[str] = self.root.evaluate(
+            """root => [...root.querySelectorAll("*")].filter(one => {
+                const box = one.getBoundingClientRect(), mine = root.getBoundingClientRect();
+                return box.width && !one.closest(".ppedu-live") && (box.right > mine.right + 1 || box.left < mine.left - 1);
+            }).map(one => one.outerHTML.slice(0, 120))"""
+        )
+        return found
+
     def point(self, target: str) -> None:
         """Move the mouse to the middle of a target, given as a function of track 0: "track => ({rank: 0, op: 3})"."""
         area = self.root.evaluate(
