@@ -29,6 +29,7 @@ from ppedu.picture.scene import Parts, Scene
 WIDTH = 864.0  # of a figure of our own, in points: 12 inches, 90 % of a slide's width
 EDGE, RIGHT = 1.5, 62.0  # room beside the lanes, and for the peaks
 DPI = 144
+LINES = 6  # of a caption; a longer one is written smaller
 SMALLEST, LABEL, TITLE = 7.0, 13.0, 15.0  # font sizes
 STYLE: Any = {  # its keys are literals for the type checker in new versions of matplotlib only
     "font.family": ["DejaVu Sans"],  # it comes with matplotlib: a picture has the same widths everywhere
@@ -41,6 +42,9 @@ STYLE: Any = {  # its keys are literals for the type checker in new versions of 
 }
 
 
+WIDER = 1.04  # letters lie on whole pixels: a line of them may be so much wider than they are
+
+
 @lru_cache(maxsize=4096)
 def em(text: str, bold: bool = False) -> float:
     """Width of a text per point of its font size."""
@@ -51,6 +55,7 @@ def em(text: str, bold: bool = False) -> float:
 
 def _fit(pieces: Sequence[str], gap: str, width: float, size: float, most: int, bold: bool) -> tuple[str, float]:
     """Join pieces to at most so many lines of a width; where they do not fit, in a smaller font."""
+    width /= WIDER
     while True:
         lines = [pieces[0]] if pieces else []
         for piece in pieces[1:]:
@@ -110,7 +115,7 @@ class Frame:
 
     def rows(self, width: float) -> tuple[float, float]:
         """What the texts below and above the Axes need."""
-        lines = 1 + _fit(self.caption.split(), " ", width, 11, 3, False)[0].count("\n")
+        lines = 1 + _fit(self.caption.split(), " ", width, 11, LINES, False)[0].count("\n")
         bottom = 46 + (0 if self.key_beside(width) else 20) + 15 * lines
         title = _fit(self.title, "   ", width, TITLE, 2, True)[0]
         return bottom, 12 + (22 + 20 * title.count("\n") if title else 0)
@@ -131,7 +136,7 @@ class Frame:
         if self.key:
             swatches = [_swatch(kind, word if words else "", parts, small) for kind, word, parts in self.key]
             _put_key(ax, swatches, 9 + (13 if beside else 33) * small)
-        caption, size = _fit(self.caption.split(), " ", width, 11 * small, 3, False)
+        caption, size = _fit(self.caption.split(), " ", width, 11 * small, LINES, False)
         ax.annotate(
             caption, (0, 0), (0, -9 - (35 if beside else 55) * small), "axes fraction", "offset points",
             va="top", ha="left", fontsize=size, color=PALETTE["quiet"], annotation_clip=False, linespacing=1.25,

@@ -15,7 +15,7 @@ from matplotlib.collections import LineCollection
 from ppedu.core.format import number
 from ppedu.picture.labels import SHORTER
 from ppedu.picture.palette import HATCH, PALETTE, SHAPE, edge_color, mix
-from ppedu.picture.paper.frame import LABEL, SMALLEST, STYLE, Frame, Page, axes_of, em, every_nth, page_of
+from ppedu.picture.paper.frame import LABEL, SMALLEST, STYLE, WIDER, Frame, Page, axes_of, em, every_nth, page_of
 from ppedu.picture.paper.layout import Lane, Track, corners_of, lay_out, steps_of
 from ppedu.picture.scene import Scene
 
@@ -120,7 +120,7 @@ def _phase_names(page: Page, y: float, limits: Sequence[tuple[str, float, float]
 
 def _headings(page: Page, headings: Sequence[tuple[float, str]]) -> None:
     for y, text in headings:
-        room = 0.97 * page.dx * page.ax.get_xlim()[1] / em(text, True)  # on whole pixels, letters are up to 3 % wider
+        room = page.dx * page.ax.get_xlim()[1] / em(text, True) / WIDER
         page.text(0, y, text, max(SMALLEST, min(page.size(13.5, 20), room)), ha="left", weight="bold")
 
 
